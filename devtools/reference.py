@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -34,10 +35,14 @@ PAGES = {
     "linalg": ("Linear algebra", "eg.linalg."),
     "fft": ("Fourier transforms", "eg.fft."),
     "special": ("Special functions", "eg.special."),
+    "layers": ("Layers and losses", "eg.nn."),
+    "functional": ("Functions of layers besides", "eg.nn.functional."),
+    "init": ("Initialisers", "eg.nn.init."),
     "tensor": ("What a tensor has besides", "x."),
     "aliases": ("What PyTorch has besides", "eg."),
 }
-_HELPERS = ("missing", "taking", "mvlgamma")  # that a module imports for itself
+_HELPERS = ("missing", "taking", "mvlgamma", "operands", "wraps")  # of modules
+_BASES = ("RNNBase", "RNNCellBase")  # of layers, which alone are of use
 
 
 class Example(NamedTuple):
@@ -112,6 +117,9 @@ def names() -> dict[str, dict[str, Any]]:
         module = import_module(f"everygrad.{page}")
         members = {n: v for n, v in vars(module).items() if inspect.isfunction(v)}
         found[page] = {n: v for n, v in members.items() if n[0] != "_" and n not in _HELPERS}
+    found["layers"] = _layers()
+    found["functional"] = _functional()
+    found["init"] = _initialisers()
     known = {*eg.__all__, *torch_names.SAME_METHODS, *torch_names.OWN_PROPERTIES}
     known |= {n for group in torch_names.OWN_METHODS.values() for n in group} | {"rebind"}
     for name, value in vars(eg.Tensor).items():
@@ -121,6 +129,33 @@ def names() -> dict[str, dict[str, Any]]:
     own = {n for group in torch_names.OWN_FUNCTIONS.values() for n in group}
     found["aliases"] = {n: getattr(eg, n) for n in own}
     return found
+
+
+def _layers() -> dict[str, Any]:
+    """The classes of `eg.nn`."""
+    public = {n: getattr(eg.nn, n) for n in dir(eg.nn) if n[0].isupper()}
+    found = {n: v for n, v in public.items() if inspect.isclass(v)}
+    return {n: v for n, v in found.items() if issubclass(v, eg.nn.Module) and n not in _BASES}
+
+
+def _functional() -> dict[str, Any]:
+    """The functions of `eg.nn.functional` that `eg` has not."""
+    module = import_module("everygrad.nn.functional")
+    hidden = {*module._HELPERS, *_HELPERS, *eg.__all__}
+    found = {n: v for n, v in vars(module).items() if inspect.isfunction(v) and n not in hidden}
+    return {n: v for n, v in found.items() if n[0] != "_"}
+
+
+def _is_from(value: Any, module: str) -> bool:
+    return getattr(inspect.unwrap(value), "__module__", "") == module if callable(value) else False
+
+
+def _initialisers() -> dict[str, Any]:
+    """What fills a tensor, by both names it may have, and the gain of an activation."""
+    module = import_module("everygrad.nn.init")
+    members = {n: v for n, v in vars(module).items() if _is_from(v, module.__name__)}
+    both = {n for n in members if n[0] != "_" and (n.endswith("_") or f"{n}_" in members)}
+    return {n: members[n] for n in sorted({*both, "calculate_gain"} & {*members})}
 
 
 def example_of(page: str, name: str, value: Any) -> str | None:
@@ -160,7 +195,8 @@ def _signature(name: str, value: Any) -> str:
         return name
     shown = [p.replace(annotation=p.empty) for p in found.parameters.values() if p.name != "names"]
     plain = found.replace(parameters=shown, return_annotation=found.empty)
-    return f"{name}{plain}"
+    # a default that is a function is shown by its name, without its address
+    return re.sub(r"<function (\w+) at \w+>", r"\1", f"{name}{plain}")
 
 
 def entries(page: str) -> Iterator[str]:

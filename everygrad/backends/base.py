@@ -35,6 +35,29 @@ class Ready:
         return self._arrays
 
 
+class Uploads:
+    """Moves NumPy arrays to a device ahead of their use. A backend that can do so beside its other
+    work overrides this; one thread calls `put` and `sent`, and the one that uses the arrays calls
+    `arrived` first."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def put(self, array: Any) -> Any:
+        """A payload with these values, once they have arrived."""
+        return self._backend.from_numpy(array)
+
+    def sent(self) -> Any:
+        """What stands for everything put so far."""
+        return None
+
+    def arrived(self, sent: Any) -> None:
+        """Ops from now on see what was put before `sent`."""
+
+    def close(self) -> None:
+        """No more is put."""
+
+
 class Backend:
     """One device: it computes ops from their records and moves data in and out.
 
@@ -74,6 +97,17 @@ class Backend:
         payload that only its tensor and `given` hold may be written over."""
         return [None] * len(given)
 
+    def direct(self, op: OpFacts, *arrays: Any) -> Any:
+        """An elementwise op without parameters on arrays of which one is large, with as little
+        around the kernel as there can be; None for arrays that this does not serve: asked of the
+        CPU only, other devices' payloads have it."""
+        raise NotImplementedError
+
+    def small_rows(self, name: str) -> Callable[[Any], Any]:
+        """The kernel of an op along the last axis of one small array, None for an array that it
+        does not serve: asked of the CPU only."""
+        raise NotImplementedError
+
     def warm_up(self) -> None:
         """Load what compiling needs: a function may be compiled here soon."""
 
@@ -110,6 +144,10 @@ class Backend:
         """A payload with the values of a NumPy array, which the caller promises not to change."""
         raise NotImplementedError
 
+    def uploads(self) -> Uploads:
+        """A way to move arrays here ahead of their use, while other work goes on."""
+        return Uploads(self)
+
     def to_numpy(self, array: Any) -> Any:
         """The values as a NumPy array, not to be written to."""
         raise NotImplementedError
@@ -144,6 +182,7 @@ class Backend:
 _MODULES = {
     "cpu": "everygrad.backends.cpu.device",
     "null": "everygrad.backends.null.device",
+    "reference": "everygrad.backends.reference.device",
     "webgpu": "everygrad.backends.webgpu.device",
     "cuda": "everygrad.backends.cuda.device",
 }

@@ -86,7 +86,7 @@ def test_constant_ops_are_these() -> None:
         "argsort", "cummax_index", "cummin_index", "count_nonzero", "searchsorted", "bucketize",
         "isin", "histogram", "nonzero", "nonzero_indices", "argwhere", "top_index",
         "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values", "signbit",
-        "matrix_rank", "lexsort_rows", "check_true",
+        "matrix_rank", "lstsq_ranks", "lexsort_rows", "check_true",
         "integer_of_words", "normal_of_words", "u64_to_uniform", "u32_to_uniform",
         "philox_advance", "isclose", "one_hot", "heaviside",
     }  # fmt: skip

@@ -68,10 +68,11 @@ def test_sums_begin_with_zero(n: int, way: str, device: str) -> None:
     checked = 0
     for dtype in dtypes_of(device, n):
         for shape_of, axis in LAYOUTS:
+            functions = {f.__name__: WAYS[way](partial(f, axis=axis)) for f in (eg.sum, eg.mean)}
             for kind in ("alone", "mixed"):
                 x = eg.tensor(zeros(shape_of(n), kind), dtype, device)
-                for name in ("sum", "mean"):
-                    out = WAYS[way](partial(getattr(eg, name), axis=axis))(x)
+                for name, function in functions.items():
+                    out = function(x)
                     assert not out.numpy().astype("float32").any()
                     assert not negative(out).any(), (name, dtype, shape_of(n), axis, kind)
                     checked += 1
@@ -109,11 +110,11 @@ def test_extremes_order_zeros(n: int, way: str, device: str) -> None:
     """IEEE's maximum and minimum: 0.0 is above -0.0 wherever it stands."""
     for dtype in dtypes_of(device, n):
         for shape_of, axis in LAYOUTS:
+            highest, lowest = (WAYS[way](partial(f, axis=axis)) for f in (eg.max, eg.min))
             for kind in ("alone", "mixed", "first", "last"):
                 x = zeros(shape_of(n), kind)
                 t = eg.tensor(x, dtype, device)
-                top = WAYS[way](partial(eg.max, axis=axis))(t)
-                low = WAYS[way](partial(eg.min, axis=axis))(t)
+                top, low = highest(t), lowest(t)
                 assert (negative(top) == np.signbit(x).all(axis=axis)).all(), (dtype, x.shape, axis)
                 assert (negative(low) == np.signbit(x).any(axis=axis)).all(), (dtype, x.shape, axis)
 

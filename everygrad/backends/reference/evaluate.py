@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends.reference import copy_index, linalg, matmul_conv, recurrent, rows
+from everygrad.backends.reference import (
+    copy_index,
+    factor_gradients,
+    linalg,
+    matmul_conv,
+    recurrent,
+    rows,
+)
 from everygrad.backends.reference.elementwise import body
 from everygrad.backends.reference.tolerance import (
     Accuracy,
@@ -27,6 +34,7 @@ WAYS: dict[str, Way] = {
     **rows.WAYS,
     **recurrent.WAYS,
     **linalg.WAYS,
+    **factor_gradients.WAYS,
     **matmul_conv.TRANSFORMS,
 }
 

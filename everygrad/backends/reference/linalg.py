@@ -311,6 +311,8 @@ def lexsort_rows(pivots: Any, size: int) -> Any:
     """The permutation that exchanging rows one after the other makes."""
     flat = pivots.reshape((-1, pivots.shape[-1])) if pivots.size else pivots.reshape((0, 0))
     orders = np.tile(np.arange(size, dtype=np.int64), (*pivots.shape[:-1], 1))
+    if not orders.size:
+        return orders
     for order, exchanges in zip(orders.reshape((-1, size)), flat, strict=False):
         for k, p in enumerate(exchanges.tolist()):
             order[[k, p]] = order[[p, k]]

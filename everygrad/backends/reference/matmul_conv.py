@@ -197,7 +197,7 @@ def attention_grads(
 # --- Fourier transforms --------------------------------------------------------------------------
 
 
-def _transform(fn: Any, x: Any, axis: int, size: int, dtype: Any) -> Expected:
+def _transform(fn: Any, x: Any, axis: int | Shape, size: int, dtype: Any) -> Expected:
     """Errors spread over all elements: they are relative to the root of the sum of squares."""
     x = for_products(x)
     value = fn(x)
@@ -212,6 +212,16 @@ def dft(x: Any, axis: int, inverse: bool) -> Expected:
     norm: Any = "forward" if inverse else "backward"
     fn = np.fft.ifft if inverse else np.fft.fft
     return _transform(lambda a: fn(a, axis=axis, norm=norm), x, axis, x.shape[axis], x.dtype)
+
+
+def dftn(x: Any, axes: Shape, inverse: bool, scale: float) -> Expected:
+    if not x.size:
+        return Expected(x)
+    norm: Any = "forward" if inverse else "backward"
+    fn = np.fft.ifftn if inverse else np.fft.fftn
+    size = prod(x.shape[a] for a in axes)
+    found = _transform(lambda a: fn(a, axes=axes, norm=norm), x, axes, size, x.dtype)
+    return Expected(found.value * scale, found.error * abs(scale) + off(found.value, x.dtype))
 
 
 def real_dft(x: Any, axis: int) -> Expected:
@@ -247,4 +257,9 @@ ROUNDED: dict[str, Way] = {
     "attention_grads": attention_grads,
     "attention_masked_grads": attention_grads,
 }
-TRANSFORMS: dict[str, Way] = {"dft": dft, "real_dft": real_dft, "half_dft": half_dft}
+TRANSFORMS: dict[str, Way] = {
+    "dft": dft,
+    "dftn": dftn,
+    "real_dft": real_dft,
+    "half_dft": half_dft,
+}

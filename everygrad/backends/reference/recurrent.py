@@ -129,4 +129,44 @@ def _grads(g: Any, gx: Any, start: Any, w: Any, b: Any, reserve: Any, mode: str)
     return Expected(value, c * most + off(value, gx.dtype))
 
 
-WAYS: dict[str, Way] = {"rnn_reserve": _reserve, "rnn_sequence": _sequence, "rnn_grads": _grads}
+# --- one step, of both parts of its gates --------------------------------------------------------
+
+
+def _rnn_step(gx: Any, gh: Any, state: Any, mode: str) -> Expected:
+    u, x, h, before = accumulated(gx.dtype), wide(gx), wide(gh), wide(state)
+    states = [before] * _STATES[mode]  # an lstm's h has its place in the gates alone
+    made = _step(mode, x, h, states)
+    e, lost = 8 * u * (np.abs(x) + np.abs(h)), [np.zeros_like(before)] * len(states)
+    errors = _errors(mode, e, made, states, lost, u)
+    value = np.concatenate(made[: len(states)])
+    return Expected(value, np.concatenate(errors[: len(states)]) + off(value, gx.dtype))
+
+
+def _rnn_step_grads(g: Any, gx: Any, gh: Any, state: Any, mode: str) -> Expected:
+    """As the last of many steps, with a weight of zeros: nothing comes back through it."""
+    x, h, before = wide(gx), wide(gh), wide(state)
+    states, width = [before] * _STATES[mode], before.shape[1]
+    kept = np.concatenate(_step(mode, x, h, states), axis=-1)[None]
+    coming = np.concatenate(np.split(wide(g), len(states)), axis=-1)[None]
+    start, weight = np.concatenate(states, axis=-1), np.zeros((x.shape[1], width))
+
+    def flat(sign: float) -> Any:
+        gates, last = _back(coming, start, weight, kept, mode, sign)
+        dr, dz, inner, outer = np.split(gates, 4, axis=-1)
+        parts = [gates, last[:, width : 2 * width]]
+        if mode == "gru":
+            parts = [*(np.concatenate((dr, dz, d), axis=-1) for d in (outer, inner))]
+            parts.append(last[:, :width])
+        return np.concatenate([part.reshape(-1) for part in parts])
+
+    value = flat(-1.0)
+    return Expected(value, 64 * accumulated(gx.dtype) * flat(1.0) + off(value, gx.dtype))
+
+
+WAYS: dict[str, Way] = {
+    "rnn_reserve": _reserve,
+    "rnn_sequence": _sequence,
+    "rnn_grads": _grads,
+    "rnn_step": _rnn_step,
+    "rnn_step_grads": _rnn_step_grads,
+}

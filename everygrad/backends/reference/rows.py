@@ -71,6 +71,35 @@ def _standardize(x: Any, axes: Shape, eps: float) -> Expected:
     return Expected(value, lost * scale + around * np.abs(value) + off(value, x.dtype))
 
 
+def _scaled_standardize(x: Any, weight: Any, bias: Any, axes: Shape, eps: float) -> Expected:
+    found = _standardize(x, axes, eps)
+    w, b = wide(weight), wide(bias)
+    value = found.value * w + b
+    size = found.error * np.abs(w) + 4 * accumulated(x.dtype) * (
+        np.abs(found.value * w) + np.abs(b)
+    )
+    return Expected(value, size + off(value, x.dtype))
+
+
+def _scaled_standardize_vjp(g: Any, x: Any, weight: Any, axes: Shape, eps: float) -> Expected:
+    unit = _standardize(x, axes, eps).value
+    found = _standardize_vjp(wide(g) * wide(weight), unit, x, axes, eps)
+    return Expected(found.value, 3 * found.error + off(found.value, x.dtype))
+
+
+def _times_standardized(g: Any, x: Any, axes: Shape, eps: float) -> Expected:
+    found, factor = _standardize(x, axes, eps), wide(g)
+    value = found.value * factor
+    return Expected(value, 2 * found.error * np.abs(factor) + off(value, x.dtype))
+
+
+def _scaled_rms(x: Any, weight: Any, axes: Shape, eps: float) -> Expected:
+    held = wide(x)
+    value = held / np.sqrt((held * held).mean(axis=axes, keepdims=True) + eps) * wide(weight)
+    c = 8 * growth(prod(x.shape[a] for a in axes)) * accumulated(x.dtype)
+    return Expected(value, c * np.abs(value) + off(value, x.dtype))
+
+
 def _standardize_vjp(g: Any, out: Any, x: Any, axes: Shape, eps: float) -> Expected:
     _, _, scale, around = _spread(x, axes, eps)
     c = 4 * growth(prod(x.shape[a] for a in axes)) * accumulated(x.dtype)
@@ -80,6 +109,49 @@ def _standardize_vjp(g: Any, out: Any, x: Any, axes: Shape, eps: float) -> Expec
     size = np.abs(g) + np.abs(g).mean(axis=axes, keepdims=True)
     size = scale * (size + np.abs(y) * np.abs(g * y).mean(axis=axes, keepdims=True))
     return Expected(value, (c + around) * size + off(value, x.dtype))
+
+
+def _over_channels(x: Any) -> tuple[Shape, Any]:
+    """The axes of the images and places, and how a vector over the channels is shaped."""
+    return (0, *range(2, x.ndim)), lambda v: wide(v).reshape((-1,) + (1,) * (x.ndim - 2))
+
+
+def _channel_moments(x: Any) -> Expected:
+    axes, _ = _over_channels(x)
+    gone, lost, _, _ = _spread(x, axes, 1.0)
+    c = 4 * growth(prod(x.shape[a] for a in axes)) * accumulated(x.dtype)
+    value = np.stack((wide(x).mean(axis=axes), (gone * gone).mean(axis=axes)))
+    mean = c * np.abs(wide(x)).mean(axis=axes)
+    variance = 2 * (np.abs(gone) * lost).mean(axis=axes) + c * value[1]
+    return Expected(value, np.stack((mean, variance)) + off(value, x.dtype))
+
+
+def _channel_norm(x: Any, weight: Any, bias: Any, eps: float) -> Expected:
+    axes, shaped = _over_channels(x)
+    gone, lost, scale, around = _spread(x, axes, eps)
+    w, b = shaped(weight), shaped(bias)
+    value = gone * scale * w + b
+    size = (lost * scale + (around + 4 * accumulated(x.dtype)) * np.abs(gone * scale)) * np.abs(w)
+    size = size + 2 * accumulated(x.dtype) * (np.abs(value) + np.abs(b))
+    return Expected(value, size + off(value, x.dtype))
+
+
+def _channel_norm_grads(g: Any, x: Any, weight: Any, eps: float) -> Expected:
+    axes, shaped = _over_channels(x)
+    gone, lost, scale, around = _spread(x, axes, eps)
+    c = 4 * growth(prod(x.shape[a] for a in axes)) * accumulated(x.dtype)
+    g, w, y = wide(g), np.abs(shaped(weight)), gone * scale
+    wrong = lost * scale + around * np.abs(y)  # of y
+    along = (g * y).mean(axis=axes, keepdims=True)
+    dx = shaped(weight) * scale * (g - g.mean(axis=axes, keepdims=True) - y * along)
+    terms = np.abs(g * y).mean(axis=axes, keepdims=True)
+    size = np.abs(g) + np.abs(g).mean(axis=axes, keepdims=True) + np.abs(y) * terms
+    moved = wrong * terms + np.abs(y) * (np.abs(g) * wrong).mean(axis=axes, keepdims=True)
+    parts = (dx, (g * y).sum(axis=axes), g.sum(axis=axes))
+    sums = (c * np.abs(g * y) + np.abs(g) * wrong).sum(axis=axes)
+    errors = (w * scale * ((c + around) * size + moved), sums, c * np.abs(g).sum(axis=axes))
+    value, error = (np.concatenate([p.reshape(-1) for p in ps]) for ps in (parts, errors))
+    return Expected(value, error + off(value, x.dtype))
 
 
 # --- labels --------------------------------------------------------------------------------------
@@ -213,7 +285,14 @@ WAYS: dict[str, Way] = {
     "log_softmax": _log_softmax,
     "log_softmax_vjp": _log_softmax_vjp,
     "standardize": _standardize,
+    "scaled_standardize": _scaled_standardize,
+    "scaled_standardize_vjp": _scaled_standardize_vjp,
+    "times_standardized": _times_standardized,
+    "scaled_rms": _scaled_rms,
     "standardize_vjp": _standardize_vjp,
+    "channel_moments": _channel_moments,
+    "channel_norm": _channel_norm,
+    "channel_norm_grads": _channel_norm_grads,
     "nll_gather": _nll_gather,
     "nll_scatter": _nll_scatter,
     "softmax_cross_entropy": _softmax_cross_entropy,
