@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import product
 from typing import NamedTuple
 
+from everygrad.backends.cpu.llvm.bf16_vectors import PairVectors
 from everygrad.backends.cpu.llvm.compiler import Value
 from everygrad.backends.cpu.llvm.vector_emitter import (
     NEAR,
@@ -21,7 +22,7 @@ from everygrad.backends.cpu.llvm.vector_emitter import (
 )
 from everygrad.backends.cpu.llvm.work import Step
 from everygrad.compiler.thresholds import edge
-from everygrad.dtypes import DType
+from everygrad.dtypes import DType, bfloat16, float32
 
 
 class WeightGradient(NamedTuple):
@@ -44,6 +45,11 @@ class WeightGradient(NamedTuple):
     taps: tuple[int, ...]
     out: tuple[int, int]  # argument, offset; contiguous
     merged: int
+
+    @property
+    def sums(self) -> DType:
+        """The dtype of the sums, and of the output."""
+        return float32 if self.dtype is bfloat16 else self.dtype
 
 
 def merged_rows(size: tuple[int, int], pitch: int, m: VectorUnit) -> int:
@@ -75,6 +81,11 @@ class _WeightGradientPlan(NamedTuple):
 _PART = edge(__name__, "_PART", 1 << 19, "bytes")
 
 
+def _each(a: int, b: int) -> float:
+    """Cycles of a tile for one vector of positions."""
+    return max(a * b / 2, a + b, 4.0) + 0.3 * (a + b)
+
+
 def _sizes(p: WeightGradient, m: VectorUnit) -> tuple[int, int]:
     """The tile with the lowest estimated time."""
     depth = p.depth * len(p.taps)
@@ -83,15 +94,24 @@ def _sizes(p: WeightGradient, m: VectorUnit) -> tuple[int, int]:
 
     def cycles(tile: tuple[int, int]) -> float:
         a, b = tile
-        each = max(a * b / 2, a + b, 4.0) + 0.3 * (a + b)
-        return -(-p.rows // a) * -(-depth // b) * (steps * each + 3 * a * b + 60)
+        return -(-p.rows // a) * -(-depth // b) * (steps * _each(a, b) + 3 * a * b + 60)
 
     fitting = [
         (a, b)
-        for a, b in product(range(1, 17), range(1, m.lanes + 1))
+        for a, b in product(range(1, 17), range(1, machine(p.sums).lanes + 1))
         if a * b + min(a, b) + 1 < m.registers and a <= p.rows and b <= depth
     ]
     return min(fitting, key=cycles)
+
+
+def dot_cycles(p: WeightGradient) -> float:
+    """An estimate of one core's time."""
+    m = machine(p.dtype)
+    a, b = _sizes(p, m)
+    line = -(-positions_of((p.merged, p.size[1]), p.y.pitch) // m.lanes)
+    steps = p.batch * p.size[0] // p.merged * line
+    tiles = p.groups * -(-p.rows // a) * -(-p.depth * len(p.taps) // b)
+    return tiles * (steps * _each(a, b) + 3 * a * b + 60)
 
 
 def plan(p: WeightGradient) -> _WeightGradientPlan:
@@ -124,31 +144,35 @@ class _WeightGradientWriter:
     def __init__(self, p: WeightGradient) -> None:
         self.p = p
         self.plan = plan(p)
-        self.code = VectorEmitter(p.dtype, machine(p.dtype).lanes)
+        lanes = machine(p.sums).lanes
+        # in bfloat16 a lane of the sums takes a pair of neighbouring positions
+        self.code = PairVectors(lanes) if p.dtype is bfloat16 else VectorEmitter(p.dtype, lanes)
+        self.images_by = VectorEmitter(p.dtype, machine(p.dtype).lanes)  # how images are read
         c, (_, w), pitch = self.code, p.size, p.y.pitch
+        self.span = self.images_by.lanes
         self.positions = positions_of((p.merged, w), pitch)
-        self.vectors = -(-self.positions // c.lanes)
+        self.vectors = -(-self.positions // self.span)
         self.reads = c.table(p.taps)
-        inside = [x < self.positions and x % pitch < w for x in range(self.vectors * c.lanes)]
+        inside = [x < self.positions and x % pitch < w for x in range(self.vectors * self.span)]
         self.masked = not all(inside)
         if self.masked:
-            lanes = [inside[k : k + c.lanes] for k in range(0, len(inside), c.lanes)]
-            bits = [sum(1 << k for k, on in enumerate(v) if on) for v in lanes]
-            self.masks = c.table(bits, f"i{c.lanes}")
+            parts = [inside[k : k + self.span] for k in range(0, len(inside), self.span)]
+            bits = [sum(1 << k for k, on in enumerate(v) if on) for v in parts]
+            self.masks = c.table(bits, f"i{self.span}")
 
     def write(self) -> Step:
         p, c, plan = self.p, self.code, self.plan
         depth = p.depth * len(p.taps)
         tiles, columns = -(-p.rows // plan.a), -(-depth // plan.b)
-        y, image = (c.argument(i.argument, i.offset) for i in (p.y, p.image))
+        y, image = (self.seen_at(c.argument(i.argument), i.offset) for i in (p.y, p.image))
         out = c.argument(*p.out)
         slices = plan.slices(p)
         total = -(-p.batch // plan.images) * slices
         with c.loop(*c.blocks) as block:
             rest, band = c.divmod(block.index, plan.bands)
             part, g = c.divmod(rest, p.groups)
-            self.y = c.at(y, c.mul(g, p.rows * p.y.channel))
-            self.image = c.at(image, c.mul(g, p.depth * p.image.channel))
+            self.y = self.seen_at(y, c.mul(g, p.rows * p.y.channel))
+            self.image = self.seen_at(image, c.mul(g, p.depth * p.image.channel))
             self.out = c.at(out, c.mul(rest, p.rows * depth))
             first = c.mul(part, plan.chunks)
             last = c.least(c.add(first, plan.chunks), total)
@@ -175,7 +199,7 @@ class _WeightGradientWriter:
         p, c, plan = self.p, self.code, self.plan
         depth = p.depth * len(p.taps)
         m, k = c.bounded(down, plan.a, p.rows), c.bounded(across, plan.b, depth)
-        mine = c.at(self.y, c.mul(m, p.y.channel))
+        mine = self.seen_at(self.y, c.mul(m, p.y.channel))
         seen = [self.tap_at(c.add(k, j)) for j in range(plan.b)]
         with c.loop(*self.images, [c.zero] * (plan.a * plan.b)) as n:
             with c.loop(*self.lines, n.values) as line:
@@ -183,9 +207,10 @@ class _WeightGradientWriter:
                 y = c.add(c.mul(n.index, p.y.batch), c.mul(step, p.y.pitch))
                 x = c.add(c.mul(n.index, p.image.batch), c.mul(step, p.image.pitch))
                 with c.loop(0, self.vectors, line.values) as v:
-                    shift = c.mul(v.index, c.lanes)
-                    ours, theirs = c.add(y, shift), c.add(x, shift)
-                    v.next = self.multiply(v, c.at(mine, ours), [c.at(s, theirs) for s in seen])
+                    shift = c.mul(v.index, self.span)
+                    ours = self.seen_at(mine, c.add(y, shift))
+                    theirs = c.add(x, shift)
+                    v.next = self.multiply(v, ours, [self.seen_at(s, theirs) for s in seen])
                 line.next = v.values
             n.next = line.values
         out = c.at(self.out, c.add(c.mul(m, depth), k))
@@ -196,7 +221,12 @@ class _WeightGradientWriter:
         """Where channel and tap k of the image begin."""
         c = self.code
         channel, tap = c.divmod(k, len(self.p.taps))
-        return c.at(c.at(self.image, c.mul(channel, self.p.image.channel)), self.read(tap))
+        begin = self.seen_at(self.image, c.mul(channel, self.p.image.channel))
+        return self.seen_at(begin, self.read(tap))
+
+    def seen_at(self, base: Value, offset: Int) -> Value:
+        """The address `offset` elements of an image on."""
+        return self.code.at(base, offset, self.images_by.element)
 
     def read(self, tap: Int) -> Int:
         if isinstance(tap, int):
@@ -207,7 +237,7 @@ class _WeightGradientWriter:
         """The accumulators after one more vector of positions."""
         c, plan = self.code, self.plan
         mask = self.mask_at(v.index)
-        ours = [c.at(mine, i * self.p.y.channel) for i in range(plan.a)]
+        ours = [self.seen_at(mine, i * self.p.y.channel) for i in range(plan.a)]
         # the fewer operands stay in registers while the others are loaded one at a time
         few, many = sorted((ours, seen), key=len)
         loaded = [self.load(address, mask) for address in few]
@@ -221,13 +251,15 @@ class _WeightGradientWriter:
 
     def mask_at(self, vector: Int) -> Value | None:
         """Which lanes of a vector are positions; None if all are."""
-        c, bits = self.code, f"i{self.code.lanes}"
+        c, bits = self.code, f"i{self.span}"
         if not self.masked:
             return None
-        return c.cast("bitcast", c.lookup(self.masks, vector, bits), c.mask)
+        return c.cast("bitcast", c.lookup(self.masks, vector, bits), self.images_by.mask)
 
     def load(self, address: Value, mask: Value | None) -> Value:
-        return self.code.load(address) if mask is None else self.code.load_where(address, mask)
+        if mask is None:
+            return self.code.load(address, self.images_by.vector)
+        return self.code.load_where(address, mask, self.images_by)
 
     def save(self, sums: list[Value], out: Value, fresh: Value, rows: Int, columns: Int) -> None:
         """Add up the lanes and store them; a later chunk adds to what earlier ones stored. The

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
+from everygrad.backends.cpu.llvm.bf16_vectors import PairVectors, rounded
 from everygrad.backends.cpu.llvm.compiler import Value
 from everygrad.backends.cpu.llvm.vector_emitter import (
     NEAR,
@@ -44,6 +45,8 @@ class Correlation(NamedTuple):
     weight: tuple[int, int, int, int, int]  # argument, offset, strides by g, m, c
     taps: tuple[tuple[Tap, ...], ...]  # for each phase
     out: tuple[int, int]  # argument, offset; contiguous
+    pairs: bool = False  # elements of w and the image are pairs of bfloat16, of two channels
+    rounds: bool = False  # out is bfloat16
 
 
 class CorrelationTile(NamedTuple):
@@ -130,7 +133,8 @@ class _CorrelationWriter:
         self.p = p
         m = machine(p.dtype)
         self.tile, self.count = best_tile(p)
-        self.code = VectorEmitter(p.dtype, m.lanes)
+        self.code = PairVectors(m.lanes) if p.pairs else VectorEmitter(p.dtype, m.lanes)
+        self.made = "i16" if p.rounds else self.code.element
         taps = [t for phase in p.taps for t in phase]
         self.many = len(taps) > 1
         self.slabs = self.slab_count()
@@ -152,7 +156,7 @@ class _CorrelationWriter:
         image, weight, out = (
             c.argument(p.image.argument, p.image.offset),
             c.argument(*p.weight[:2]),
-            c.argument(*p.out),
+            c.at(c.argument(p.out[0]), p.out[1], self.made),
         )
         with c.loop(*c.blocks) as block:
             rest, channel = c.divmod(block.index, channels)
@@ -163,7 +167,7 @@ class _CorrelationWriter:
             shift = c.add(c.mul(n, p.image.batch), c.mul(g, p.depth * p.image.channel))
             self.image = c.at(image, shift)
             self.weight = c.at(weight, c.mul(g, p.weight[2]))
-            self.out = c.at(out, c.mul(rest, p.rows * size))
+            self.out = c.at(out, c.mul(rest, p.rows * size), self.made)
             low, high = c.share(position, positions, self.count)
             rounds, _ = c.divmod(c.add(c.minus(high, low), run - 1), run)
             with c.loop(0, rounds) as r:
@@ -180,7 +184,7 @@ class _CorrelationWriter:
     def slab_count(self) -> int:
         """Into how many slabs the input channels are split, so that one fits the nearest cache."""
         p, tile = self.p, self.tile
-        if self.many or tile.mode != "row":
+        if self.many or tile.mode != "row" or p.rounds:  # slabs would round in between
             return 1
         size = tile.vectors * self.code.lanes * p.dtype.itemsize
         return -(-p.depth * size // NEAR)
@@ -246,9 +250,9 @@ class _CorrelationWriter:
         m = c.bounded(index, tile.rows, p.rows)
         weight = c.at(self.weight, c.mul(m, p.weight[3]))
         size = p.size[0] * p.size[1]
-        out = c.at(self.out, c.mul(m, size))
+        out = c.at(self.out, c.mul(m, size), self.made)
         positions = [
-            c.at(c.at(out, self.stored[k]), row * size)
+            c.at(c.at(out, self.stored[k], self.made), row * size, self.made)
             for row, k in product(range(tile.rows), range(tile.vectors))
         ]
         with c.loop(*self.depth, self.initial_accumulators(positions, slab)) as depth:
@@ -304,16 +308,21 @@ class _CorrelationWriter:
             if done is not None:
                 mask = c.none_if(done, mask or c.first_lanes(c.lanes))
             if mask is None:
-                c.store(total, address)
+                c.store(self.result(total), address)
             else:
-                c.store_where(total, address, mask)
+                c.store_where(self.result(total), address, mask)
         elif mode == "narrow":
-            c.store_where(total, address, c.first_lanes(self.p.size[1]))
+            c.store_where(self.result(total), address, c.first_lanes(self.p.size[1]))
         else:
             # not LLVM's compressing store, which is very slow to memory on some processors
             mask, ones = self.masks[vector]
             name = f"llvm.x86.avx512.mask.compress.{c.suffix}"
-            c.store_where(c.call(name, c.vector, total, c.zero, mask), address, ones)
+            dense = c.call(name, c.vector, total, c.zero, mask)
+            c.store_where(self.result(dense), address, ones)
+
+    def result(self, total: Value) -> Value:
+        """Sums as the output holds them."""
+        return rounded(self.code, total, self.code.lanes) if self.p.rounds else total
 
     def as_many(self, mask: Value) -> Value:
         """A mask of the first lanes, as many as are set in `mask`."""
@@ -324,8 +333,19 @@ class _CorrelationWriter:
         return c.cast("bitcast", ones, c.mask)
 
 
+def _merged(p: Correlation) -> Correlation:
+    """The same with one long row, where there are no gaps between rows."""
+    if p.image.pitch != p.size[1]:
+        return p
+    return p._replace(size=(1, p.size[0] * p.size[1]))
+
+
+def cycles(p: Correlation) -> float:
+    """An estimate of one core's time."""
+    p = _merged(p)
+    return p.batch * p.groups * len(p.taps) * _cycles(p, *best_tile(p))
+
+
 def correlate(p: Correlation) -> Step:
     """The step that fills the output."""
-    if p.image.pitch == p.size[1]:  # no gaps between rows: one long row
-        p = p._replace(size=(1, p.size[0] * p.size[1]))
-    return _CorrelationWriter(p).write()
+    return _CorrelationWriter(_merged(p)).write()

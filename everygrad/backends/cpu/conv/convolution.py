@@ -6,6 +6,10 @@ plane for each remainder ("phase"). The input gradient of a strided convolution 
 round: each phase of the result is a convolution with some of the taps, and a last step interleaves
 the phases.
 
+Images whose rows are short for the vectors are copied with the batch as the innermost axis (CHWN),
+several images side by side: to the kernels they are one image with longer rows. The last step then
+takes the results apart.
+
 Inputs may have any strides, the result is contiguous. `window` is (size, stride, padding, dilation,
 groups), as in ops/nn/conv2d.py. Arguments of the steps: the result, the two inputs, scratch memory.
 """
@@ -13,14 +17,21 @@ groups), as in ops/nn/conv2d.py. Arguments of the steps: the result, the two inp
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from itertools import product
 from typing import Any, NamedTuple
 
-from everygrad.backends.cpu.conv.conv_sums import WeightGradient, merged_rows, plan, weight_gradient
-from everygrad.backends.cpu.conv.conv_tiles import Correlation, Tap, correlate
+from everygrad.backends.cpu.conv.conv_sums import (
+    WeightGradient,
+    dot_cycles,
+    merged_rows,
+    plan,
+    weight_gradient,
+)
+from everygrad.backends.cpu.conv.conv_tiles import Correlation, Tap, correlate, cycles
 from everygrad.backends.cpu.conv.pooling import max_pool2d_index as max_pool2d_index
 from everygrad.backends.cpu.kernels import run_work
+from everygrad.backends.cpu.llvm.bf16_vectors import rounded
 from everygrad.backends.cpu.llvm.compiler import Value
 from everygrad.backends.cpu.llvm.vector_emitter import (
     FIRST,
@@ -35,8 +46,8 @@ from everygrad.backends.cpu.llvm.vector_emitter import (
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work, contiguous
 from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.compiler.thresholds import edge
-from everygrad.core.shapes import Shape
-from everygrad.dtypes import DType, int64
+from everygrad.core.shapes import Shape, size_of
+from everygrad.dtypes import DType, bfloat16, float32, int64
 
 
 class PaddedAxis(NamedTuple):
@@ -53,20 +64,31 @@ class PaddedAxis(NamedTuple):
 
 
 class PaddedPlanes(NamedTuple):
-    """A padded copy: for each image and channel down.planes * across.planes planes."""
+    """A padded copy: for each image and channel down.planes * across.planes planes. Elements of
+    `images` images at a time lie side by side (CHWN), as one image of wider elements."""
 
     argument: int  # what is copied
     source: ArrayLayout
     down: PaddedAxis
     across: PaddedAxis
     offset: int  # in scratch memory, elements
+    images: int = 1
 
     @property
     def plane(self) -> int:
         """Elements of one plane, with at least a vector of slack, since kernels read and write
         whole vectors at its end."""
         lanes = machine(self.source.dtype).lanes
-        return -(-self.down.length * self.across.length // lanes) * lanes + lanes
+        return -(-self.down.length * self.pitch // lanes) * lanes + lanes
+
+    @property
+    def pitch(self) -> int:
+        return self.across.length * self.images
+
+    @property
+    def batches(self) -> int:
+        """Images side by side count as one."""
+        return -(-self.source.shape[0] // self.images)
 
     @property
     def channel(self) -> int:
@@ -74,22 +96,24 @@ class PaddedPlanes(NamedTuple):
 
     @property
     def elements(self) -> int:
-        return self.source.shape[0] * self.source.shape[1] * self.channel
+        return self.batches * self.source.shape[1] * self.channel
 
     @property
     def image(self) -> Image:
         batch = self.source.shape[1] * self.channel
-        return Image(SCRATCH, self.offset, batch, self.channel, self.across.length)
+        return Image(SCRATCH, self.offset, batch, self.channel, self.pitch)
 
     def offset_of(self, y: int, x: int) -> int:
         """The offset of element (y, x) of the padded image for the first output position."""
         (down, r), (across, s) = divmod(y, self.down.stride), divmod(x, self.across.stride)
         plane = (r * self.across.planes + s) * self.plane
-        return plane + down * self.across.length + across
+        return plane + down * self.pitch + across * self.images
 
 
 def copy_step(p: PaddedPlanes) -> Step:
     """Fill the planes; one block is one channel of one image."""
+    if p.images > 1:
+        return side_by_side(p)
     source, down, across = p.source, p.down, p.across
     strides = source.strides
     c = VectorEmitter(source.dtype, machine(source.dtype).lanes)
@@ -116,6 +140,45 @@ def copy_step(p: PaddedPlanes) -> Step:
     return c.step(source.shape[0] * source.shape[1])
 
 
+def side_by_side(p: PaddedPlanes) -> Step:
+    """Fill planes of several images; one block is one channel of them."""
+    source, down, across, images = p.source, p.down, p.across, p.images
+    strides = source.strides
+    c = VectorEmitter(source.dtype, machine(source.dtype).lanes)
+    given, copies = c.argument(p.argument, source.offset), c.argument(SCRATCH, p.offset)
+    # a vector holds `images` images at each of lanes / images positions
+    steps = [k // images * across.stride for k in range(c.lanes)]
+    numbers = [k % images for k in range(c.lanes)]
+    apart = [x * strides[3] + n * strides[0] for x, n in zip(steps, numbers, strict=True)]
+    kind = "i32" if max(map(abs, apart)) < 1 << 31 else "i64"
+    every = source.shape[0] % images == 0
+    with c.loop(*c.blocks) as block:
+        batch, channel = c.divmod(block.index, source.shape[1])
+        n = c.mul(batch, images)
+        image = c.at(given, c.add(c.mul(n, strides[0]), c.mul(channel, strides[1])))
+        to = c.at(copies, c.mul(block.index, p.channel))
+        there = None if every else c.each_below(numbers, 0, c.minus(source.shape[0], n))
+        with c.loop(0, down.planes) as r, c.loop(0, across.planes) as s:
+            plane = c.add(c.mul(r.index, across.planes), s.index)
+            start = c.at(to, c.mul(plane, p.plane))
+            first = c.sub(s.index, across.before)
+            with c.loop(0, down.length) as i:
+                y = c.sub(c.add(c.mul(i.index, down.stride), r.index), down.before)
+                inside = c.compare_ints("ult", y, down.size)
+                width = c.select(inside, c.i64(across.size), c.i64(0))
+                row = c.at(image, c.mul(y, strides[2]))
+                target = c.at(start, c.mul(i.index, p.pitch))
+                with c.loop(0, -(-p.pitch // c.lanes)) as j:
+                    x = c.add(c.mul(j.index, c.lanes // images * across.stride), first)
+                    mask = c.each_below(steps, x, width)
+                    mask = mask if there is None else c.op("and", mask, there)
+                    value = c.gather(
+                        c.at(row, c.mul(x, strides[3])), c.constants(apart, kind), mask
+                    )
+                    c.store(value, c.at(target, c.mul(j.index, c.lanes)))
+    return c.step(p.batches * source.shape[1])
+
+
 def _strided(
     c: VectorEmitter, address: Value, x: Int, width: Int, strides: tuple[int, int]
 ) -> Value:
@@ -138,7 +201,7 @@ def _bytes(elements: int, x: ArrayLayout) -> int:
 # --- forward -------------------------------------------------------------------------------------
 
 
-def _read_axis(
+def read_axis(
     size: int, count: int, k: int, stride: int, padding: int, dilation: int
 ) -> PaddedAxis:
     """The padded axis that a kernel of k taps reads at `count` positions."""
@@ -173,20 +236,22 @@ class ImageReads(NamedTuple):
 
 
 def _reads(planes: PaddedPlanes, width: int) -> ImageReads:
-    image = _uncopied(planes, width)
+    image = _uncopied(planes, width) if planes.images == 1 else None
     if image is not None:
         return ImageReads(image, planes, (), 0)
     return ImageReads(planes.image, planes, (copy_step(planes),), planes.elements)
 
 
-def _forward(argument: int, x: ArrayLayout, count: tuple[int, int], window: Any) -> ImageReads:
+def _forward(
+    argument: int, x: ArrayLayout, count: tuple[int, int], window: Any, images: int
+) -> ImageReads:
     """The reads of a kernel at `count` positions."""
     size, stride, padding, dilation, _ = window
     down, across = (
-        _read_axis(x.shape[2 + a], count[a], size[a], stride[a], padding[a], dilation[a])
+        read_axis(x.shape[2 + a], count[a], size[a], stride[a], padding[a], dilation[a])
         for a in (0, 1)
     )
-    return _reads(PaddedPlanes(argument, x, down, across, 0), count[1])
+    return _reads(PaddedPlanes(argument, x, down, across, 0, images), count[1])
 
 
 def _taps(reads: ImageReads, window: Any) -> list[int]:
@@ -194,28 +259,55 @@ def _taps(reads: ImageReads, window: Any) -> list[int]:
     return [reads.offset_of(i * dh, j * dw) for i in range(kh) for j in range(kw)]
 
 
+# cycles to copy an element that is gathered, on the way to or from images side by side
+_COPIED = 1.5
+
+
+def _side_by_side(batch: int, lanes: int, cycles: Callable[[int], float], elements: int) -> int:
+    """How many images to copy side by side: 1 where that is no faster. `elements` are copied."""
+    some = [1 << k for k in range(lanes.bit_length()) if 1 << k < 2 * batch]
+    return min(some, key=lambda n: cycles(n) + (_COPIED * elements if n > 1 else 0))
+
+
 def conv2d(x: ArrayLayout, w: ArrayLayout, window: Any, out: ArrayLayout) -> Work:
     """Correlates images with kernels (out channels, channels / groups, height, width)."""
     (kh, kw), groups = window[0], window[4]
-    size = (out.shape[2], out.shape[3])
-    reads = _forward(FIRST, x, size, window)
+    (h, wide), batch = out.shape[2:], x.shape[0]
     rows, depth = w.shape[0] // groups, w.shape[1]
     weights = [i * w.strides[2] + j * w.strides[3] for i in range(kh) for j in range(kw)]
-    step = correlate(
-        Correlation(
+
+    @cache
+    def problem(images: int) -> tuple[ImageReads, Correlation]:
+        reads = _forward(FIRST, x, (h, wide), window, images)
+        return reads, Correlation(
             x.dtype,
-            x.shape[0],
+            -(-batch // images),
             groups,
             rows,
             depth,
-            size,
+            (h, wide * images),
             reads.image,
             (SECOND, w.offset, rows * w.strides[0], w.strides[0], w.strides[1]),
             (tuple(zip(_taps(reads, window), weights, strict=True)),),
-            (OUT, out.offset),
+            (OUT, out.offset) if images == 1 else (SCRATCH, reads.elements),
         )
-    )
-    return Work((*reads.steps, step), _bytes(reads.elements, x))
+
+    lanes = machine(x.dtype).lanes
+    images = _side_by_side(batch, lanes, lambda n: cycles(problem(n)[1]), x.size + out.size)
+    reads, found = problem(images)
+    steps = (*reads.steps, correlate(found))
+    if images == 1:
+        return Work(steps, _bytes(reads.elements, x))
+    last = _apart_step(out, reads.elements, images)
+    made = found.batch * out.shape[1] * h * wide * images
+    return Work((*steps, last), _bytes(reads.elements + made, x))
+
+
+def _apart_step(out: ArrayLayout, offset: int, images: int) -> Step:
+    """Takes results of images side by side apart."""
+    line = ArrayLayout(out.dtype, (*out.shape[:2], 1, size_of(out.shape[2:])), (), out.offset)
+    down, across = (Phases(PaddedAxis(n, 1, 0, 1, n), n, ((),), (0,)) for n in line.shape[2:])
+    return interleave_step(down, across, (None, (1, 1), (0, 0)), line, offset, images)
 
 
 # --- the gradient of the image -------------------------------------------------------------------
@@ -232,7 +324,7 @@ class Phases(NamedTuple):
     first: tuple[int, ...]  # the position of a phase's element y is (y + padding) // stride - first
 
 
-def _phases(size: int, count: int, k: int, stride: int, padding: int, dilation: int) -> Phases:
+def phases_of(size: int, count: int, k: int, stride: int, padding: int, dilation: int) -> Phases:
     first = [-((r - padding) // stride) for r in range(stride)]
     lengths = [len(range(stride * q + r - padding, size, stride)) for r, q in enumerate(first)]
     most = max(lengths)
@@ -253,76 +345,106 @@ def conv2d_input(y: ArrayLayout, w: ArrayLayout, window: Any, out: ArrayLayout) 
     """The gradient of the image, shaped like `out`, from the result's."""
     size, stride, padding, dilation, groups = window
     down, across = (
-        _phases(out.shape[2 + a], y.shape[2 + a], size[a], stride[a], padding[a], dilation[a])
+        phases_of(out.shape[2 + a], y.shape[2 + a], size[a], stride[a], padding[a], dilation[a])
         for a in (0, 1)
     )
-    reads = _reads(PaddedPlanes(FIRST, y, down.axis, across.axis, 0), across.positions)
-    taps: list[tuple[Tap, ...]] = [
-        tuple(
-            (reads.offset_of(i, j), ti * w.strides[2] + tj * w.strides[3])
-            for (ti, i), (tj, j) in product(some, other)
+    depth, rows, batch = w.shape[0] // groups, w.shape[1], y.shape[0]
+
+    @cache
+    def problem(images: int) -> tuple[ImageReads, Correlation]:
+        planes = PaddedPlanes(FIRST, y, down.axis, across.axis, 0, images)
+        reads = _reads(planes, across.positions)
+        taps: list[tuple[Tap, ...]] = [
+            tuple(
+                (reads.offset_of(i, j), ti * w.strides[2] + tj * w.strides[3])
+                for (ti, i), (tj, j) in product(some, other)
+            )
+            for some, other in product(down.taps, across.taps)
+        ]
+        direct = len(taps) == images == 1
+        return reads, Correlation(
+            y.dtype,
+            -(-batch // images),
+            groups,
+            rows,
+            depth,
+            (down.positions, across.positions * images),
+            reads.image,
+            (SECOND, w.offset, depth * w.strides[0], w.strides[1], w.strides[0]),
+            tuple(taps),
+            (OUT, out.offset) if direct else (SCRATCH, reads.elements),
         )
-        for some, other in product(down.taps, across.taps)
-    ]
-    direct = len(taps) == 1
-    depth, rows = w.shape[0] // groups, w.shape[1]
-    problem = Correlation(
-        y.dtype,
-        y.shape[0],
-        groups,
-        rows,
-        depth,
-        (down.positions, across.positions),
-        reads.image,
-        (SECOND, w.offset, depth * w.strides[0], w.strides[1], w.strides[0]),
-        tuple(taps),
-        (OUT, out.offset) if direct else (SCRATCH, reads.elements),
-    )
-    steps = (*reads.steps, correlate(problem))
-    if direct:
+
+    lanes = machine(y.dtype).lanes
+    images = _side_by_side(batch, lanes, lambda n: cycles(problem(n)[1]), y.size + out.size)
+    reads, found = problem(images)
+    steps = (*reads.steps, correlate(found))
+    if found.out[0] == OUT:
         return Work(steps, _bytes(reads.elements, y))
-    channels = out.shape[0] * out.shape[1]
-    interleaved = channels * len(taps) * down.positions * across.positions
-    interleave = _interleave_step(down, across, window, out, reads.elements)
-    return Work((*steps, interleave), _bytes(reads.elements + interleaved + 64, y))
+    if len(found.taps) == 1:
+        last = _apart_step(out, reads.elements, images)
+    else:
+        last = interleave_step(down, across, window, out, reads.elements, images)
+    planes = found.batch * images * out.shape[1] * len(found.taps)
+    made = planes * down.positions * across.positions
+    return Work((*steps, last), _bytes(reads.elements + made + 64, y))
 
 
-def _interleave_step(
-    down: Phases, across: Phases, window: Any, out: ArrayLayout, offset: int
+def interleave_step(
+    down: Phases, across: Phases, window: Any, out: ArrayLayout, offset: int, images: int = 1
 ) -> Step:
-    """Interleaves phases (phase, channel, positions) into image rows; one block is a channel."""
-    _, (sh, sw), (ph, pw), _, _ = window
-    channels, (h, w) = out.shape[0] * out.shape[1], out.shape[2:]
-    plane = down.positions * across.positions
-    c = VectorEmitter(out.dtype, machine(out.dtype).lanes)
+    """Interleaves phases (phase, channel, positions, images side by side) into image rows; one
+    block is a channel of these images."""
+    (sh, sw), (ph, pw) = window[1:3]
+    (batch, channels, h, w) = out.shape
+    plane = down.positions * across.positions * images
+    blocks = -(-batch // images) * channels
+    c, made = _sums_of(out)
     columns = [
-        (x + pw) % sw * channels * plane + (x + pw) // sw - across.first[(x + pw) % sw]
+        (x + pw) % sw * blocks * plane + ((x + pw) // sw - across.first[(x + pw) % sw]) * images
         for x in range(w)
     ]
     offsets = c.table([*columns, *[0] * c.lanes])
     firsts = c.table(down.first)
-    phases, to = c.argument(SCRATCH, offset), c.argument(OUT, out.offset)
+    phases, to = c.argument(SCRATCH, offset), c.at(c.argument(OUT), out.offset, made)
     kind = f"<{c.lanes} x i64>"
     with c.loop(*c.blocks) as block:
-        image = c.at(phases, c.mul(block.index, plane))
-        target = c.at(to, c.mul(block.index, h * w))
-        with c.loop(0, h) as y:
-            q, r = c.divmod(c.add(y.index, ph), sh)
-            j = c.minus(q, c.lookup(firsts, r))
-            shift = c.add(c.mul(r, sw * channels * plane), c.mul(j, across.positions))
-            row, line = c.at(image, shift), c.at(target, c.mul(y.index, w))
-            with c.loop(0, -(-w // c.lanes)) as v:
-                x = c.mul(v.index, c.lanes)
-                mask = c.below(0, c.minus(w, x))
-                if sw == 2 and w > 1:
-                    half = c.mul(v.index, c.lanes // 2)
-                    even, odd = (c.load(c.at(c.at(row, columns[k]), half)) for k in (0, 1))
-                    order = [k // 2 + k % 2 * c.lanes for k in range(c.lanes)]
-                    value = c.shuffle(even, odd, order)
-                else:
-                    value = c.gather(row, c.load(c.at(offsets, x, "i64"), kind), mask)
-                c.store_where(value, c.at(line, x), mask)
-    return c.step(channels)
+        upper, channel = c.divmod(block.index, channels)
+        first = c.mul(upper, images)
+        mine = c.at(phases, c.mul(block.index, plane))
+        with c.loop(0, c.least(c.minus(batch, first), images) if images > 1 else 1) as n:
+            image = c.at(mine, n.index)
+            number = c.add(c.mul(c.add(first, n.index), channels), channel)
+            target = c.at(to, c.mul(number, h * w), made)
+            with c.loop(0, h) as y:
+                q, r = c.divmod(c.add(y.index, ph), sh)
+                j = c.minus(q, c.lookup(firsts, r))
+                shift = c.add(c.mul(r, sw * blocks * plane), c.mul(j, across.positions * images))
+                row, line = c.at(image, shift), c.at(target, c.mul(y.index, w), made)
+                with c.loop(0, -(-w // c.lanes)) as v:
+                    x = c.mul(v.index, c.lanes)
+                    mask = c.below(0, c.minus(w, x))
+                    if sw == 2 and w > 1 and images == 1:
+                        half = c.mul(v.index, c.lanes // 2)
+                        even, odd = (c.load(c.at(c.at(row, columns[k]), half)) for k in (0, 1))
+                        order = [k // 2 + k % 2 * c.lanes for k in range(c.lanes)]
+                        value = c.shuffle(even, odd, order)
+                    else:
+                        value = c.gather(row, c.load(c.at(offsets, x, "i64"), kind), mask)
+                    c.store_where(_as_result(c, value, out), c.at(line, x, made), mask)
+    return c.step(blocks)
+
+
+def _sums_of(out: ArrayLayout) -> tuple[VectorEmitter, str]:
+    """An emitter for the sums that become `out`, and the type of its elements in memory: sums over
+    bfloat16 are float32."""
+    dtype = float32 if out.dtype is bfloat16 else out.dtype
+    c = VectorEmitter(dtype, machine(dtype).lanes)
+    return c, c.element if dtype is out.dtype else "i16"
+
+
+def _as_result(c: VectorEmitter, value: Value, out: ArrayLayout) -> Value:
+    return rounded(c, value, c.lanes) if out.dtype is bfloat16 else value
 
 
 # --- the gradient of the kernel ------------------------------------------------------------------
@@ -337,20 +459,43 @@ def _as_is(argument: int, y: ArrayLayout, pitch: int) -> Image | None:
 
 def conv2d_weight(x: ArrayLayout, y: ArrayLayout, window: Any, out: ArrayLayout) -> Work:
     """The gradient of the kernel, shaped like `out`, from the image and the result's gradient."""
-    groups, size = window[4], (y.shape[2], y.shape[3])
-    reads = _forward(FIRST, x, size, window)
-    image, steps, used = reads.image, list(reads.steps), reads.elements
+    batch, lanes = x.shape[0], machine(x.dtype).lanes
+    found = cache(partial(_weight_problem, x, y, window, out))
+    images = _side_by_side(batch, lanes, lambda n: dot_cycles(found(n)[0]), x.size + y.size)
+    problem, copies, used = found(images)
+    steps = [copy_step(c) for c in copies]
+    parts, each = plan(problem).parts, problem.sums.itemsize
+    if parts == 1 and problem.sums is out.dtype:
+        return Work((*steps, weight_gradient(problem)), _bytes(used, x))
+    first = -(-_bytes(used, x) // each)
+    steps += [
+        weight_gradient(problem._replace(out=(SCRATCH, first))),
+        total_step(out, parts, first),
+    ]
+    return Work(tuple(steps), (first + parts * out.size) * each)
+
+
+def _weight_problem(
+    x: ArrayLayout, y: ArrayLayout, window: Any, out: ArrayLayout, images: int
+) -> tuple[WeightGradient, list[PaddedPlanes], int]:
+    """What is summed, which copies are made before, and how many elements they have."""
+    groups, (h, w) = window[4], y.shape[2:]
+    reads = _forward(FIRST, x, (h, w), window, images)
+    image, used = reads.image, reads.elements
+    copies = [reads.planes] if reads.steps else []
+    size = (h, w * images)
     merged = merged_rows(size, image.pitch, machine(x.dtype))
     same = y.strides[2] if merged == 1 else image.pitch
-    given = _as_is(SECOND, y, same)
+    given = _as_is(SECOND, y, same) if images == 1 else None
     if given is None:
-        down = PaddedAxis(size[0], 1, 0, 1, size[0])
-        copy = PaddedPlanes(SECOND, y, down, PaddedAxis(size[1], 1, 0, 1, image.pitch), used)
-        steps.append(copy_step(copy))
+        pitch = image.pitch // images
+        down, across = PaddedAxis(h, 1, 0, 1, h), PaddedAxis(w, 1, 0, 1, pitch)
+        copy = PaddedPlanes(SECOND, y, down, across, used, images)
+        copies.append(copy)
         given, used = copy.image, used + copy.elements
     problem = WeightGradient(
         x.dtype,
-        x.shape[0],
+        -(-x.shape[0] // images),
         groups,
         y.shape[1] // groups,
         x.shape[1] // groups,
@@ -361,20 +506,16 @@ def conv2d_weight(x: ArrayLayout, y: ArrayLayout, window: Any, out: ArrayLayout)
         (OUT, out.offset),
         merged,
     )
-    parts = plan(problem).parts
-    if parts == 1:
-        return Work((*steps, weight_gradient(problem)), _bytes(used, x))
-    steps += [weight_gradient(problem._replace(out=(SCRATCH, used))), _total_step(out, parts, used)]
-    return Work(tuple(steps), _bytes(used + parts * out.size, x))
+    return problem, copies, used
 
 
 _RUN = edge(__name__, "_RUN", 1 << 12, "elements")  # elements per block that adds partial sums
 
 
-def _total_step(out: ArrayLayout, parts: int, offset: int) -> Step:
+def total_step(out: ArrayLayout, parts: int, offset: int) -> Step:
     """The second stage: adds `parts` partial sums shaped like `out`, first to last."""
-    c = VectorEmitter(out.dtype, machine(out.dtype).lanes)
-    given, to = c.argument(SCRATCH, offset), c.argument(OUT, out.offset)
+    c, made = _sums_of(out)
+    given, to = c.argument(SCRATCH, offset), c.at(c.argument(OUT), out.offset, made)
     blocks = -(-out.size // _RUN)
     with c.loop(*c.blocks) as block:
         first = c.mul(block.index, _RUN)
@@ -384,7 +525,8 @@ def _total_step(out: ArrayLayout, parts: int, offset: int) -> Step:
             with c.loop(0, parts, [c.zero]) as part:
                 value = c.load_where(c.at(c.at(given, x), c.mul(part.index, out.size)), mask)
                 part.next = [c.op("fadd", part.values[0], value)]
-            c.store_where(part.values[0], c.at(to, x), mask)
+            total = _as_result(c, part.values[0], out)
+            c.store_where(total, c.at(to, x, made), mask)
     return c.step(blocks)
 
 

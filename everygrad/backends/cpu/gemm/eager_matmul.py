@@ -7,7 +7,6 @@ use BLAS.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from everygrad.backends.cpu.gemm.gemm import matmul as product
@@ -28,7 +27,10 @@ def batched(x: ArrayLayout, batch: Shape) -> ArrayLayout:
     return ArrayLayout(x.dtype, (*batch, *x.shape[-2:]), (*steps, *x.strides[-2:]), x.offset)
 
 
-@lru_cache(maxsize=4096)
+_works: dict[Any, tuple[Work, Shape]] = {}  # by what layouts are made of, which takes longer
+_MOST = 4096  # works that are remembered
+
+
 def _work(x: ArrayLayout, y: ArrayLayout) -> tuple[Work, Shape]:
     batch = broadcast("matmul", x.shape[:-2], y.shape[:-2])
     shape = (*batch, x.shape[-2], y.shape[-1])
@@ -37,7 +39,13 @@ def _work(x: ArrayLayout, y: ArrayLayout) -> tuple[Work, Shape]:
 
 def matmul(x: Any, y: Any) -> Any:
     """x @ y for aligned arrays of one real floating dtype with two or more axes."""
-    work, shape = _work(layout_of(x), layout_of(y))
+    key = (x.dtype, x.shape, x.strides, y.shape, y.strides)
+    found = _works.get(key)
+    if found is None:
+        if len(_works) >= _MOST:
+            _works.clear()
+        found = _works[key] = _work(layout_of(x), layout_of(y))
+    work, shape = found
     out = empty(shape, x.dtype)
     run(work, [out], [x, y])
     return out

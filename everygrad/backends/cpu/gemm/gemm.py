@@ -1,10 +1,11 @@
-"""Matrix products as generated code: float32 and float64, any strides, any batch.
+"""Matrix products as generated code: floats of 16, 32 and 64 bits, any strides, any batch.
 
 The result is split into tiles that fit the vector registers (`gemm_tile`). Columns of B are packed
 a panel at a time, and a panel stays in the L1 cache while all tiles of a block's rows use it; A is
 read in place, or packed when it is transposed and used by many panels. Sums run over k in a fixed
 order, in stretches that fit that cache, so a result depends on shapes and layouts only, not on how
-blocks are distributed over threads.
+blocks are distributed over threads. Sums over 16-bit floats run in float32 (`half_tile`): a k that
+needs several stretches leaves them in scratch memory, from which a second stage rounds them.
 
 Blocks are whole rows of the result if there are enough rows, else rows by columns. A long sum with
 a small result is split along k instead (split-K), and a second stage adds the partial sums.
@@ -13,10 +14,10 @@ a small result is split along k instead (split-K), and a second stage adds the p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
+from everygrad.backends.cpu.gemm.gemm_product import Batch, Product, product_of
 from everygrad.backends.cpu.gemm.gemm_tile import (
     GemmTile,
     Strides,
@@ -32,10 +33,10 @@ from everygrad.backends.cpu.gemm.gemm_tile import (
 from everygrad.backends.cpu.llvm.compiler import engine
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work
 from everygrad.compiler.thresholds import edge
-from everygrad.dtypes import DType, float32, float64
-from everygrad.errors import ArgumentError
 
 PANEL = edge(__name__, "PANEL", 32 << 10, "bytes")  # bytes of B that fit the L1 cache
+# the same for 16-bit floats, in the L2 cache: a second stretch costs them a second stage
+HALF_PANEL = edge(__name__, "HALF_PANEL", 128 << 10, "bytes")
 # bytes of A, and of the result, that fit the L2 cache
 CHUNK = edge(__name__, "CHUNK", 512 << 10, "bytes")
 SMALL = edge(__name__, "SMALL", 50_000, "products")  # multiply-adds that are worth a block
@@ -49,52 +50,24 @@ BIG = edge(__name__, "BIG", 1 << 20, "bytes")  # has more bytes, and comes from 
 PANELS = edge(__name__, "PANELS", 6, "count")  # that should share a packed A
 
 
-class Batch(NamedTuple):
-    """One batch dimension: its size, and the strides of a, b and out."""
-
-    size: int
-    a: int
-    b: int
-    out: int
-
-
-class Product(NamedTuple):
-    """out[..., i, j] = sum over k of a[..., i, k] b[..., k, j]; strides as
-    (along i or k, k or j); bases: for a, b and out, which argument, and the offset in it."""
-
-    dtype: DType
-    m: int
-    k: int
-    n: int
-    a: tuple[int, int]
-    b: tuple[int, int]
-    out_row: int
-    batch: tuple[Batch, ...]
-    bases: tuple[tuple[int, int], ...]
-
-    @property
-    def entries(self) -> int:
-        """How many products the batch holds."""
-        total = 1
-        for dim in self.batch:
-            total *= dim.size
-        return total
-
-
 @lru_cache(maxsize=1024)
-def matmul(a: ArrayLayout, b: ArrayLayout, out: ArrayLayout) -> Work:
-    """out = a @ b; args are out, a, b. Rows of `out` must be contiguous."""
-    product = _product(a, b, out)
+def matmul(
+    a: ArrayLayout, b: ArrayLayout, out: ArrayLayout, args: tuple[int, int] = (1, 2)
+) -> Work:
+    """out = a @ b; the arguments are out, a, b, or a and b are numbers `args` of them. Rows of
+    `out` must be contiguous."""
+    product = product_of(a, b, out, args, machine().has_bf16_dots)
     if 0 in out.shape:
         return Work(())
-    parts = _parts(product)
-    if parts == 1:
+    parts, size = _parts(product), product.dtype.itemsize
+    in_stretches = product.is_half and product.k > _plan_gemm(product, machine()).depth
+    if parts == 1 and not in_stretches:
         step, scratch = _step(product, 0)
         rows = _rows(product) if len(out.shape) == 2 and product.m == out.shape[0] else ()
-        return Work((step,), scratch * out.dtype.itemsize, rows)
+        return Work((step,), scratch * size, rows)
     kept = _whole(parts * out.size, 16)
     step, scratch = _step(_split(product, parts), kept)
-    return Work((step, _sum_step(product, parts)), (kept + scratch) * out.dtype.itemsize)
+    return Work((step, _sum_step(product, parts)), (kept + scratch) * size)
 
 
 def _whole(n: int, unit: int) -> int:
@@ -102,78 +75,13 @@ def _whole(n: int, unit: int) -> int:
     return -(-n // unit) * unit
 
 
-# --- the problem ---------------------------------------------------------------------------------
-
-
-def _product(a: ArrayLayout, b: ArrayLayout, out: ArrayLayout) -> Product:
-    (m, k), n = a.shape[-2:], b.shape[-1]
-    if a.dtype not in (float32, float64) or not a.dtype == b.dtype == out.dtype:
-        raise ArgumentError(f"matmul: no code for {a.dtype} @ {b.dtype} -> {out.dtype}")
-    if b.shape[-2] != k or out.shape != (*a.shape[:-2], m, n) or a.shape[:-2] != b.shape[:-2]:
-        raise ArgumentError(f"matmul: {a.shape} @ {b.shape} does not make {out.shape}")
-    if n > 1 and out.size and out.strides[-1] != 1:
-        raise ArgumentError(f"matmul: rows of out must be contiguous, not {out.strides}")
-    dims = zip(a.shape[:-2], a.strides[:-2], b.strides[:-2], out.strides[:-2], strict=True)
-    batch = _merged(Batch(*dim) for dim in dims)
-    whole = Product(
-        a.dtype,
-        m,
-        k,
-        n,
-        (a.strides[-2], a.strides[-1]),
-        (b.strides[-2], b.strides[-1]),
-        out.strides[-2],
-        batch,
-        ((1, a.offset), (2, b.offset), (0, out.offset)),
-    )
-    return _swapped(_tall(whole))
-
-
-def _merged(dims: Iterable[Batch]) -> tuple[Batch, ...]:
-    """Drops dimensions of size 1 and merges neighbours whose strides allow it."""
-    made: list[Batch] = []
-    for dim in dims:
-        if dim.size == 1:
-            continue
-        last = made[-1] if made else None
-        if last is not None and last[1:] == tuple(dim.size * s for s in dim[1:]):
-            made[-1] = dim._replace(size=last.size * dim.size)
-        else:
-            made.append(dim)
-    return tuple(made)
-
-
-def _tall(p: Product) -> Product:
-    """A stack of matrices times one matrix is one tall product."""
-    if not p.batch or p.batch[-1].b != 0:
-        return p
-    last = p.batch[-1]
-    if p.m == 1:
-        p = p._replace(a=(last.a, p.a[1]), out_row=last.out)
-    elif last.a != p.m * p.a[0] or last.out != p.m * p.out_row:
-        return p
-    return p._replace(m=p.m * last.size, batch=p.batch[:-1])
-
-
-def _swapped(p: Product) -> Product:
-    """A matrix times a column as a row times the transpose, so that the result fills vectors."""
-    if p.n > 1 or p.m == 1 or p.out_row != 1:
-        return p
-    return p._replace(
-        m=1,
-        n=p.m,
-        a=(p.b[1], p.b[0]),
-        b=(p.a[1], p.a[0]),
-        out_row=p.m,
-        batch=tuple(Batch(d.size, d.b, d.a, d.out) for d in p.batch),
-        bases=(p.bases[1], p.bases[0], p.bases[2]),
-    )
+# --- split-K -------------------------------------------------------------------------------------
 
 
 def _parts(p: Product) -> int:
     """The split-K factor, a divisor of k. If k is long and the result small, each part reads its
     own A and B once, where chunks of the result would read them many times."""
-    if p.k < LONG or p.m * p.n > WIDE or p.entries > FEW:
+    if p.k < LONG or p.m * p.n > WIDE or p.entries > FEW or p.whole < p.k:
         return 1
     wanted = (8, 4) if p.m * p.n <= WIDE // 4 else (4,)  # the parts are summed at the end
     if p.k >= VERY_LONG and p.m * p.n <= WIDE // 32:  # more parts are also more accurate
@@ -183,15 +91,23 @@ def _parts(p: Product) -> int:
 
 
 def _split(p: Product, parts: int) -> Product:
-    """Split-K: the partial sums as a batch of products, in scratch memory."""
+    """Split-K: the partial sums, or the one sum, as a batch of products in scratch memory."""
     k = p.k // parts
     batch, step = [], p.m * p.n
     for dim in reversed(p.batch):
         batch.append(dim._replace(out=step))
         step *= dim.size
-    whole = Batch(parts, k * p.a[1], k * p.b[0], step)
+    whole = Batch(parts, k * p.each * p.a[1], k * p.each * p.b[0], step)
     bases = (*p.bases[:2], (3, 0))
-    return p._replace(k=k, out_row=p.n, batch=(whole, *reversed(batch)), bases=bases)
+    terms = p.terms // parts
+    return p._replace(
+        k=k,
+        terms=terms,
+        made=p.dtype,
+        out_row=p.n,
+        batch=(whole, *reversed(batch)),
+        bases=bases,
+    )
 
 
 # --- the plan ------------------------------------------------------------------------------------
@@ -214,12 +130,12 @@ class GemmPlan(NamedTuple):
     across: int
     group: int
     packs: str
-    a_packs: bool
+    a_packs: str
 
     @property
     def a_area(self) -> int:
         """Elements of scratch memory for the packed A of a chunk."""
-        if not self.a_packs:
+        if self.a_packs == "none":
             return 0
         return _whole(-(-self.tiles // self.down) * self.rows * self.depth + 64, 64)
 
@@ -236,8 +152,7 @@ def _plan_gemm(p: Product, target: VectorRegisters) -> GemmPlan:
     chunk = p.m * p.n * p.k // (down * across)
     group = max(1, SMALL // max(chunk, 1))
     tall = p.m - tiles * (rows - 1)
-    # tile by tile, if rows are neighbours in memory: packing makes them contiguous
-    a_packs = p.a[0] == 1 != p.a[1] and p.m > 16 and panels // across >= PANELS
+    a_packs = _packing_of_a(p, panels // across >= PANELS, depth)
     return GemmPlan(rows, tiles, tall, width, panels, depth, down, across, group, packs, a_packs)
 
 
@@ -272,9 +187,11 @@ def _depth(p: Product, width: int, in_place: bool = False) -> int:
     """The length of the stretches of k; only the last may be shorter. Each stretch has its own
     accumulator, so a very long k should have few; they are longer if no panel must fit the cache.
     """
-    most = max(16, PANEL // (width * p.dtype.itemsize), math.isqrt(p.k) if in_place else 0)
+    panel = HALF_PANEL if p.is_half else PANEL
+    most = max(16, panel // (width * p.dtype.itemsize), math.isqrt(p.k) if in_place else 0)
     depth = max(1, -(-p.k // max(1, -(-p.k // most))))
-    while p.k >= 4 and (p.k - 1) % depth + 1 < 4:  # packing copies up to four at a time
+    least = 4 + p.k - p.whole
+    while p.k >= least and (p.k - 1) % depth + 1 < least:  # packing copies up to four at a time
         depth -= 1
     return depth
 
@@ -283,11 +200,26 @@ def _packing(p: Product, width: int, tiles: int) -> str:
     """How panels are made: "none", when B can be read in place, "rows", "columns" or "any"."""
     b_k, b_n = p.b
     if b_n == 1 or p.n == 1:
-        in_place = tiles <= 2 or b_k == width == p.n
+        in_place = (tiles <= 2 or b_k == width == p.n) and not p.is_half
         return "none" if in_place else "rows"
-    if b_k == 1 and p.k * p.dtype.itemsize >= 16:
+    return _packing_along_k(p, b_k)
+
+
+def _packing_along_k(p: Product, along_k: int) -> str:
+    if along_k == 1 and p.whole * p.dtype.itemsize >= 16:
         return "columns"
     return "any"
+
+
+def _packing_of_a(p: Product, often: bool, depth: int) -> str:
+    """The same for A, tile by tile. A is packed if it must be, or if its rows are neighbours in
+    memory and it is used `often`: packing makes them contiguous."""
+    if p.a[0] == 1 != p.a[1] and (p.is_half or (p.m > 16 and often)):
+        return "rows"
+    # pairs in memory can be read in place; half a pair only behind others, in the one stretch of k
+    whole = p.whole == p.k or 0 < p.whole < p.k <= depth
+    in_place = not p.is_half or (p.pairs and p.a[1] == 1 and whole)
+    return "none" if in_place else _packing_along_k(p, p.a[1])
 
 
 def _chunks(p: Product, tiles: int, panels: int, depth: int) -> tuple[int, int]:
@@ -330,21 +262,21 @@ def _rows(p: Product) -> tuple[int, ...]:
 
 def _sum_step(p: Product, parts: int) -> Step:
     """out = the sum of the parts in scratch memory; a block is one row."""
-    code = TileEmitter(p.dtype, machine())
+    code = p.emitter(machine())
     code.lines += [f"define void @step(i64 %lo, i64 %hi, ptr %args) {engine().attributes} {{", "e:"]
-    bases = code.bases([(3, 0), p.bases[2]])
+    bases = code.bases([(3, 0), p.bases[2]], [code.type, code.made])
     with code.loop("%lo", "%hi") as i:
         source = code.at(bases[0], code.times(i, p.n))
         row = code.integer("urem", i, p.m)
-        (target,) = code.entry(
-            code.integer("udiv", i, p.m), [bases[1]], [(dim.size, (dim.out,)) for dim in p.batch]
-        )
-        target = code.at(target, code.times(row, p.out_row))
+        batch = [(dim.size, (dim.out,)) for dim in p.batch]
+        (target,) = code.entry(code.integer("udiv", i, p.m), [bases[1]], [code.made], batch)
+        target = code.at(target, code.times(row, p.out_row), code.made)
         whole = p.n // code.lanes * code.lanes
         with code.loop(0, whole, code.lanes) as j:
-            _sum_parts(code, code.at(source, j), code.at(target, j), parts, p, code.lanes)
+            at = code.at(source, j), code.at(target, j, code.made)
+            _sum_parts(code, *at, parts, p, code.lanes)
         if whole < p.n:
-            at = code.at(source, whole), code.at(target, whole)
+            at = code.at(source, whole), code.at(target, whole, code.made)
             _sum_parts(code, *at, parts, p, p.n - whole)
     code.lines += ["  ret void", "}"]
     return Step(code.text(), p.entries * p.m, vectorise=False)
@@ -358,7 +290,7 @@ def _sum_parts(
     for part in range(1, parts):
         more = code.load(code.at(source, part * p.entries * p.m * p.n), lanes)
         total = code.op("fadd", total, more)
-    code.store(total, target, lanes)
+    code.store_result(total, target, lanes)
 
 
 class _GemmWriter:
@@ -366,12 +298,13 @@ class _GemmWriter:
 
     def __init__(self, p: Product, plan: GemmPlan, scratch: int) -> None:
         self.p, self.plan, self.scratch = p, plan, scratch
-        self.code = TileEmitter(p.dtype, machine())
+        self.code = p.emitter(machine())
         self.edge = p.n - (plan.panels - 1) * plan.width  # columns of the last panel
         self.full = plan.panels if self.edge == plan.width else plan.panels - 1
-        self.packed = plan.packs != "none"
+        self.packed, self.a_packed = plan.packs != "none", plan.a_packs != "none"
+        self.half = self.code.odd and not self.a_packed
         # one function serves tiles of both heights if each row's address fits a register
-        self.short = plan.tall != plan.tiles and plan.rows <= 8 and not plan.a_packs
+        self.short = plan.tall != plan.tiles and plan.rows <= 8 and not self.a_packed
 
     def text(self) -> str:
         widths = ([self.plan.width] if self.full else []) + (
@@ -379,9 +312,10 @@ class _GemmWriter:
         )
         for width in widths:
             self.parts(width)
-        if self.plan.a_packs:
+        if self.a_packed:
             for rows in self.heights():
-                pack_rows(self.code, f"packa{rows}", rows, self.p.a[1], rows)
+                across, along_k = self.p.a
+                self.pack(f"packa{rows}", self.plan.a_packs, rows, (along_k, across), rows)
         self.step()
         return self.code.text()
 
@@ -395,31 +329,43 @@ class _GemmWriter:
     def parts(self, width: int) -> None:
         """The tiles and the packing of panels of `width` columns."""
         p, plan, code = self.p, self.plan, self.code
-        b_k = plan.width if self.packed else p.b[0]
+        b_step = plan.width if self.packed else p.b[0]
         for rows in self.heights():
-            strides = Strides(*((1, rows) if plan.a_packs else p.a), b_k, p.out_row)
-            what = GemmTile(rows, width, not self.packed, self.short, p.k > 0, p.k > plan.depth)
+            a = (1, rows) if self.a_packed else (p.a[0], p.a[1] * p.each)
+            a_type = code.type if self.a_packed else code.stored
+            strides = Strides(*a, b_step, p.out_row, a_type)
+            resumes = p.k > plan.depth
+            masked = not self.packed
+            what = GemmTile(rows, width, masked, self.short, p.k > 0, resumes, self.half)
             tile(code, f"tile{rows}x{width}", what, strides)
-        if plan.packs == "rows":
-            pack_rows(code, f"pack{width}", width, p.b[0], plan.width)
-        elif plan.packs == "any":
-            pack_any(code, f"pack{width}", width, p.b[0], p.b[1], plan.width)
-        elif plan.packs == "columns":
-            self.pack_columns(width)
+        if self.packed:
+            self.pack(f"pack{width}", plan.packs, width, p.b, plan.width)
 
-    def pack_columns(self, width: int) -> None:
+    def pack(
+        self, name: str, packing: str, columns: int, strides: tuple[int, int], panel: int
+    ) -> None:
+        """The function that packs a panel of `columns`, from strides along k and the columns."""
+        along_k, across = strides
+        if packing == "rows":
+            pack_rows(self.code, name, columns, along_k, panel)
+        elif packing == "any":
+            pack_any(self.code, name, columns, along_k, across, panel)
+        else:
+            self.pack_columns(name, columns, across, panel)
+
+    def pack_columns(self, name: str, columns: int, across: int, panel: int) -> None:
         """A panel is packed a vector at a time; the last vector may have fewer columns."""
-        p, code = self.p, self.code
-        counts = vectors_of(code, width)
+        code = self.code
+        counts = vectors_of(code, columns)
         for count in sorted(set(counts)):
-            name = f"pack{width}.{count}"
-            pack_columns(code, name, count, p.b[1], self.plan.width)
-        with code.function(f"pack{width}", "ptr %b", "ptr %to", "i64 %k"):
-            for j, count in enumerate(counts):
-                source = code.at("%b", j * code.lanes * p.b[1])
-                target = code.at("%to", j * code.lanes)
-                given = f"ptr {source}, ptr {target}, i64 %k"
-                code.lines.append(f"  call void @pack{width}.{count}({given})")
+            pack_columns(code, f"{name}.{count}", count, across, panel)
+        params = ["ptr %b", "ptr %to", "i64 %k", *(["i64 %whole"] * code.odd)]
+        with code.function(name, *params):
+            # the last first: its vectors may reach into the next row of a panel that is no wider
+            for j, count in reversed([*enumerate(counts)]):
+                source = code.at("%b", j * code.lanes * across, code.stored)
+                given = f"ptr {source}, ptr {code.at('%to', j * code.lanes)}"
+                code.lines.append(f"  call void @{name}.{count}({given}, {', '.join(params[2:])})")
 
     # --- loops -----------------------------------------------------------------------------------
 
@@ -430,8 +376,10 @@ class _GemmWriter:
         if self.packed:
             size = plan.depth * plan.width
             code.lines.append(f"  %panel = alloca [{size} x {code.type}], align 64")
-        bases = code.bases([*p.bases, (3, self.scratch)] if plan.a_packs else p.bases)
-        if plan.a_packs:  # no two calls have the same %lo
+        types = [code.stored, code.stored, code.made, code.type]
+        wanted = [*p.bases, (3, self.scratch)] if self.a_packed else p.bases
+        bases = code.bases(wanted, types[: len(wanted)])
+        if self.a_packed:  # no two calls have the same %lo
             bases[3] = code.at(bases[3], code.times("%lo", plan.a_area))
         chunks = p.entries * plan.down * plan.across
         first = code.times("%lo", plan.group)
@@ -447,7 +395,8 @@ class _GemmWriter:
         entry = code.integer("udiv", index, plan.down * plan.across)
         chunk = code.integer("urem", index, plan.down * plan.across)
         batch = [(dim.size, dim[1:]) for dim in self.p.batch]
-        bases[:3] = code.entry(entry, bases[:3], batch)
+        types = [code.stored, code.stored, code.made]
+        bases[:3] = code.entry(entry, bases[:3], types, batch)
         row = self.share(code.integer("udiv", chunk, plan.across), plan.tiles, plan.down)
         column = self.share(code.integer("urem", chunk, plan.across), plan.panels, plan.across)
         with code.loop(0, max(self.p.k, 1), plan.depth) as k:
@@ -466,12 +415,15 @@ class _GemmWriter:
         """A stretch of k: all panels of the chunk, for each all tiles."""
         p, plan, code = self.p, self.plan, self.code
         a, b, out = bases[:3]
-        a = code.at(a, code.times(k, p.a[1]))
-        b = code.at(b, code.times(k, p.b[0]))
+        a = code.at(a, code.times(k, p.a[1] * p.each), code.stored)
+        b = code.at(b, code.times(k, p.b[0] * p.each), code.stored)
         length = code.least(code.integer("sub", str(p.k), k), plan.depth)
+        self.steps = f"i64 {length}"  # how many, and how many of them are whole, for packing
+        if code.odd:
+            self.steps += f", i64 {code.least(code.integer('sub', str(p.whole), k), length)}"
         more = code.emit("i1", f"icmp ne i64 {k}, 0").name
-        if plan.a_packs:
-            a = self.pack_a(a, bases[3], row, length)
+        if self.a_packed:
+            a = self.pack_a(a, bases[3], row)
         low, high = column
         if self.full:
             end = high if self.full == plan.panels else code.least(high, self.full)
@@ -494,18 +446,19 @@ class _GemmWriter:
         p, plan, code = self.p, self.plan, self.code
         a, b, out = bases
         column = code.times(index, plan.width)
-        b = code.at(b, code.times(column, p.b[1]))
-        out = code.at(out, column)
+        b = code.at(b, code.times(column, p.b[1]), code.stored)
+        out = code.at(out, column, code.made)
         if self.packed:
-            code.lines.append(f"  call void @pack{width}(ptr {b}, ptr %panel, i64 {length})")
+            code.lines.append(f"  call void @pack{width}(ptr {b}, ptr %panel, {self.steps})")
             b = "%panel"
-        a_step = plan.depth if plan.a_packs else p.a[0]
+        a_row = (plan.depth, code.type) if self.a_packed else (p.a[0], code.stored)
         for rows, (low, high) in self.tiles(row):
             with code.loop(low, high) as i:
                 at = self.first_row(i) if self.short else self.row_of(i, rows)
-                source = code.at(a, code.times(at, a_step))
-                target = code.at(out, code.times(at, p.out_row))
-                given = f"ptr {source}, ptr {b}, ptr {target}, i64 {length}, i1 {more}"
+                source = code.at(a, code.times(at, a_row[0]), a_row[1])
+                target = code.at(out, code.times(at, p.out_row), code.made)
+                steps = p.whole if self.half else length
+                given = f"ptr {source}, ptr {b}, ptr {target}, i64 {steps}, i1 {more}"
                 if self.short:
                     tall = code.emit("i1", f"icmp slt i64 {i}, {plan.tall}").name
                     given += f", i1 {tall}"
@@ -525,15 +478,16 @@ class _GemmWriter:
         at = self.code.times(i, rows)
         return at if rows == self.plan.rows else self.code.integer("add", at, self.plan.tall)
 
-    def pack_a(self, a: str, area: str, row: tuple[str, str], length: str) -> str:
+    def pack_a(self, a: str, area: str, row: tuple[str, str]) -> str:
         """Packs A's part of the chunk into `area`; returns where its row 0 would be."""
         plan, code = self.plan, self.code
         area = code.at(area, code.integer("mul", self.first_row(row[0]), -plan.depth))
         for rows, (low, high) in self.tiles(row):
             with code.loop(low, high) as i:
                 at = self.row_of(i, rows)
-                given = f"ptr {code.at(a, at)}, ptr {code.at(area, code.times(at, plan.depth))}"
-                code.lines.append(f"  call void @packa{rows}({given}, i64 {length})")
+                source = code.at(a, code.times(at, self.p.a[0]), code.stored)
+                given = f"ptr {source}, ptr {code.at(area, code.times(at, plan.depth))}"
+                code.lines.append(f"  call void @packa{rows}({given}, {self.steps})")
         return area
 
     def first_row(self, i: str) -> str:

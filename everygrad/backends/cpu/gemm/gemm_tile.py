@@ -18,18 +18,20 @@ I64 = "i64"
 
 
 class VectorRegisters(NamedTuple):
-    """The processor's vector registers: their bytes and number, and whether it has FMA."""
+    """The processor's vector registers: their bytes and number, whether it has FMA, and whether it
+    has dot products of bfloat16 pairs."""
 
     width: int
     registers: int
     has_fma: bool
+    has_bf16_dots: bool = False
 
 
 def machine() -> VectorRegisters:
     """The processor this runs on."""
     has = engine().features.get
     if has("avx512f"):
-        return VectorRegisters(64, 32, True)
+        return VectorRegisters(64, 32, True, bool(has("avx512bf16")))
     if has("avx2"):
         return VectorRegisters(32, 16, bool(has("fma")))
     if has("neon"):
@@ -38,12 +40,20 @@ def machine() -> VectorRegisters:
 
 
 class TileEmitter(Emitter):
-    """An emitter that knows functions, loops and vectors of one element type."""
+    """An emitter that knows functions, loops and vectors of one element type.
+
+    A sum over k is a loop of steps. Here a step is one k, and A, B and the result hold the type of
+    the sums; `half_tile` has emitters for which they hold 16-bit floats, and a step may be two k.
+    """
+
+    terms = 1  # of the sum over k in one step
+    odd = False  # whether the last step has one term fewer
 
     def __init__(self, dtype: DType, target: VectorRegisters) -> None:
         super().__init__()
-        self.size = dtype.itemsize
+        self.size = self.stored_size = dtype.itemsize
         self.type = "float" if self.size == 4 else "double"
+        self.stored = self.made = self.type  # the types of A and B, and of the result, in memory
         self.suffix = "f32" if self.size == 4 else "f64"
         self.target = target
         self.lanes = target.width // self.size
@@ -61,34 +71,38 @@ class TileEmitter(Emitter):
         name = "smax" if largest else "smin"
         return self.call(f"llvm.{name}.i64", I64, Value(I64, a), Value(I64, str(b))).name
 
-    def at(self, pointer: str, elements: str | int) -> str:
-        """The address `elements` elements on."""
+    def at(self, pointer: str, elements: str | int, type_: str = "") -> str:
+        """The address `elements` elements on, by default of the type of the sums."""
         if elements == 0:
             return pointer
-        text = f"getelementptr {self.type}, ptr {pointer}, i64 {elements}"
+        text = f"getelementptr {type_ or self.type}, ptr {pointer}, i64 {elements}"
         return self.emit("ptr", text).name
 
     def times(self, value: str, factor: int) -> str:
         return value if factor == 1 else self.integer("mul", value, factor)
 
-    def bases(self, wanted: Sequence[tuple[int, int]]) -> list[str]:
+    def bases(self, wanted: Sequence[tuple[int, int]], types: Sequence[str]) -> list[str]:
         """Pointers from %args: for each, which, and the offset of its first element."""
         found = []
-        for index, offset in wanted:
+        for (index, offset), type_ in zip(wanted, types, strict=True):
             at = self.emit("ptr", f"getelementptr ptr, ptr %args, i64 {index}").name
-            found.append(self.at(self.emit("ptr", f"load ptr, ptr {at}").name, offset))
+            found.append(self.at(self.emit("ptr", f"load ptr, ptr {at}").name, offset, type_))
         return found
 
     def entry(
-        self, index: str, bases: list[str], batch: Sequence[tuple[int, tuple[int, ...]]]
+        self,
+        index: str,
+        bases: list[str],
+        types: Sequence[str],
+        batch: Sequence[tuple[int, tuple[int, ...]]],
     ) -> list[str]:
         """Where the matrices of a batch entry begin; `batch`: sizes, and a stride for each base."""
         for size, strides in reversed(batch):
             at = self.integer("urem", index, size)
             index = self.integer("udiv", index, size)
             bases = [
-                self.at(base, self.times(at, stride)) if stride else base
-                for base, stride in zip(bases, strides, strict=True)
+                self.at(base, self.times(at, stride), type_) if stride else base
+                for base, stride, type_ in zip(bases, strides, types, strict=True)
             ]
         return bases
 
@@ -166,9 +180,16 @@ class TileEmitter(Emitter):
             f"{mask.type} {mask.name})"
         )
 
+    def store_result(self, value: Value, pointer: str, count: int) -> None:
+        """The first `count` lanes to the result."""
+        self.store(value, pointer, count)
+
     def spread(self, pointer: str) -> Value:
-        """One element of memory in every lane."""
-        one = self.emit(self.type, f"load {self.type}, ptr {pointer}, align {self.size}")
+        """One step of A in every lane."""
+        one = self.emit(self.type, f"load {self.type}, ptr {pointer}, align {self.stored_size}")
+        return self.in_every_lane(one)
+
+    def in_every_lane(self, one: Value) -> Value:
         low = self.emit(
             self.vector, f"insertelement {self.vector} poison, {self.type} {one.name}, i64 0"
         )
@@ -193,14 +214,35 @@ class TileEmitter(Emitter):
         product = self.op("fmul", a, b)
         return self.op("fadd", product, c)
 
+    # --- what packing makes of A and B -----------------------------------------------------------
+
+    def step_of_row(self, pointer: str, along_k: int, count: int, half: bool) -> Value:
+        """One step of `count` neighbours, zeros in the other lanes; `half`: one term fewer."""
+        return self.load(pointer, count)
+
+    def step_of_one(self, pointer: str, along_k: int, half: bool) -> Value:
+        """One step of a single row or column."""
+        return self.emit(self.type, f"load {self.type}, ptr {pointer}, align {self.size}")
+
+    def few_steps(self, pointer: str, count: int) -> Value:
+        """A few steps that are neighbours in memory, to be `widened`."""
+        part = f"<{count} x {self.type}>"
+        return self.emit(part, f"load {part}, ptr {pointer}, align {self.stored_size}")
+
+    def widened(self, value: Value) -> Value:
+        """A vector of stored elements as what a tile multiplies."""
+        return value
+
 
 class Strides(NamedTuple):
-    """How tiles find their elements: A along m and k, B along k, the result along m."""
+    """How tiles find their elements: A along m and a step, B along a step, the result along m; and
+    the type in which A's strides count."""
 
     a_row: int
-    a_k: int
-    b_k: int
+    a_step: int
+    b_step: int
     out_row: int
+    a_type: str
 
 
 def vectors_of(code: TileEmitter, columns: int) -> list[int]:
@@ -213,7 +255,8 @@ class GemmTile(NamedTuple):
 
     masked: B must not be read past its columns (otherwise that memory exists, whatever it holds);
     short: the function takes a last argument, whether the last row counts; sums: k is not 0;
-    resumes: it may add to a result of earlier stretches of k.
+    resumes: it may add to a result of earlier stretches of k; half: behind its k steps follows one
+    with one term fewer.
     """
 
     rows: int
@@ -222,6 +265,7 @@ class GemmTile(NamedTuple):
     short: bool
     sums: bool
     resumes: bool
+    half: bool = False
 
 
 _Sums = dict[tuple[int, int], Value]
@@ -233,21 +277,23 @@ def tile(code: TileEmitter, name: str, t: GemmTile, s: Strides) -> None:
     grid = [(i, j) for i in range(t.rows) for j in range(len(counts))]
     params = ["ptr %a", "ptr %b", "ptr %out", "i64 %k", "i1 %more", *(["i1 %tall"] * t.short)]
     with code.function(name, *params):
-        a_rows = [code.at("%a", i * s.a_row) for i in range(t.rows)] if t.short else []
-        rows = [code.at("%out", i * s.out_row) for i in range(t.rows)]
+        a_rows = [code.at("%a", i * s.a_row, s.a_type) for i in range(t.rows)] if t.short else []
+        rows = [code.at("%out", i * s.out_row, code.made) for i in range(t.rows)]
         if t.short:  # aliases the row before the last, which is computed and stored twice
             for each in (a_rows, rows):
                 each[-1] = code.select(Value("i1", "%tall"), *_pointers(each[-1], each[-2])).name
-        at = {(i, j): code.at(rows[i], j * code.lanes) for i, j in grid}
+        at = {(i, j): code.at(rows[i], j * code.lanes, code.made) for i, j in grid}
         totals = {cell: Value(code.vector, "zeroinitializer") for cell in grid}
         if t.sums:
             code.lines += ["  br label %sum", "sum:"]
             lanes = counts if t.masked else [code.lanes] * len(counts)
             totals = _sum_loop(code, t, lanes, s, a_rows)
+            if t.half:
+                totals = _half_step(code, t, lanes, s, a_rows, totals)
             if t.resumes:
                 _add_to(code, t, counts, at, totals)
         for i, j in grid:
-            code.store(totals[i, j], at[i, j], counts[j])
+            code.store_result(totals[i, j], at[i, j], counts[j])
 
 
 def _add_to(
@@ -269,6 +315,21 @@ def _add_to(
     code.lines += ["  ret void", "fresh:"]
 
 
+def _half_step(
+    code: TileEmitter, t: GemmTile, lanes: list[int], s: Strides, a_rows: list[str], sums: _Sums
+) -> _Sums:
+    """The sums with the last step, of one term fewer, behind the loop: A is read in place, where
+    what follows the last term is another row's."""
+    b = [code.load(code.at("%pb.next", j * code.lanes), count) for j, count in enumerate(lanes)]
+    totals: _Sums = {}
+    for i in range(t.rows):
+        base, far = (a_rows[i], "%at.next") if t.short else ("%pa.next", str(i * s.a_row))
+        a = code.in_every_lane(code.step_of_one(code.at(base, far, s.a_type), 1, half=True))
+        for j, v in enumerate(b):
+            totals[i, j] = code.multiply_add(a, v, sums[i, j])
+    return totals
+
+
 def _pointers(*names: str) -> list[Value]:
     return [Value("ptr", name) for name in names]
 
@@ -282,7 +343,8 @@ def _sum_loop(
     b = [code.load(code.at("%pb", j * code.lanes), count) for j, count in enumerate(lanes)]
     totals: _Sums = {}
     for i in range(t.rows):
-        a = code.spread(code.at(a_rows[i], "%at") if t.short else code.at("%pa", i * s.a_row))
+        base, far = (a_rows[i], "%at") if t.short else ("%pa", str(i * s.a_row))
+        a = code.spread(code.at(base, far, s.a_type))
         for j, v in enumerate(b):
             totals[i, j] = code.multiply_add(a, v, Value(code.vector, f"%acc{i}.{j}"))
     carried = [("i64", "%left", "%k"), ("ptr", "%pb", "%b")]
@@ -297,10 +359,10 @@ def _sum_loop(
     )
     code.lines += [
         "  %left.next = add nsw i64 %left, -1",
-        f"  %pb.next = getelementptr {code.type}, ptr %pb, i64 {s.b_k}",
-        f"  %at.next = add nsw i64 %at, {s.a_k}"
+        f"  %pb.next = getelementptr {code.type}, ptr %pb, i64 {s.b_step}",
+        f"  %at.next = add nsw i64 %at, {s.a_step}"
         if t.short
-        else f"  %pa.next = getelementptr {code.type}, ptr %pa, i64 {s.a_k}",
+        else f"  %pa.next = getelementptr {s.a_type}, ptr %pa, i64 {s.a_step}",
         "  %done = icmp eq i64 %left.next, 0",
         "  br i1 %done, label %finish, label %sum",
         "finish:",
@@ -308,52 +370,80 @@ def _sum_loop(
     return totals
 
 
-# --- packing: columns of B into panels, vector by vector for each k ------------------------------
+# --- packing: columns of B, or rows of A, into panels, vector by vector for each step -----------
+
+
+def _pack_params(code: TileEmitter) -> list[str]:
+    """@pack(b, to, k[, whole]): k steps, of which the first `whole` have all their terms."""
+    return ["ptr %b", "ptr %to", "i64 %k", *(["i64 %whole"] * code.odd)]
+
+
+def _step_ranges(code: TileEmitter) -> list[tuple[bool, tuple[str, str]]]:
+    """Whole steps, and then the last one where that has one term fewer."""
+    if not code.odd:
+        return [(False, ("0", "%k"))]
+    return [(False, ("0", "%whole")), (True, ("%whole", "%k"))]
 
 
 def pack_rows(code: TileEmitter, name: str, columns: int, b_k: int, panel: int) -> None:
-    """@name(b, to, k): copy k rows of `columns` neighbours; rows of the panel hold `panel`."""
-    with code.function(name, "ptr %b", "ptr %to", "i64 %k"), code.loop(0, "%k") as k:
-        source, target = code.at("%b", code.times(k, b_k)), code.at("%to", code.times(k, panel))
-        for j, count in enumerate(vectors_of(code, columns)):
-            value = code.load(code.at(source, j * code.lanes), count)
-            code.store(value, code.at(target, j * code.lanes), code.lanes)
+    """@name: copy rows of `columns` neighbours; rows of the panel hold `panel`."""
+    with code.function(name, *_pack_params(code)):
+        for half, steps in _step_ranges(code):
+            with code.loop(*steps) as k:
+                source = code.at("%b", code.times(k, b_k * code.terms), code.stored)
+                target = code.at("%to", code.times(k, panel))
+                for j, count in enumerate(vectors_of(code, columns)):
+                    at = code.at(source, j * code.lanes, code.stored)
+                    value = code.step_of_row(at, b_k, count, half)
+                    code.store(value, code.at(target, j * code.lanes), code.lanes)
 
 
 def pack_columns(code: TileEmitter, name: str, columns: int, b_n: int, panel: int) -> None:
-    """@name(b, to, k): as pack_rows for a B that is contiguous along k; one vector wide.
+    """@name: as pack_rows for a B that is contiguous along k; one vector wide.
 
     Squares of 16 bytes a side are transposed in registers; the last may overlap the one before.
-    At least `square(code)` rows. Missing columns repeat the last.
+    At least `square(code)` whole steps. Missing columns repeat the last.
     """
     side = square(code)
-    part = f"<{side} x {code.type}>"
-    with code.function(name, "ptr %b", "ptr %to", "i64 %k"), code.loop(0, "%k", side) as i:
-        k = code.least(i, code.integer("sub", "%k", side))
-        source, target = code.at("%b", k), code.at("%to", code.times(k, panel))
-        rows = []
-        for j in range(side):
-            parts = []
-            for column in range(j, code.lanes, side):
-                at = code.at(source, min(column, columns - 1) * b_n)
-                parts.append(code.emit(part, f"load {part}, ptr {at}, align {code.size}"))
-            rows.append(_concatenated(code, parts))
-        for j, value in enumerate(_transposed(code, rows)):
-            code.store(value, code.at(target, j * panel), code.lanes)
+    with code.function(name, *_pack_params(code)):
+        whole = "%whole" if code.odd else "%k"
+        with code.loop(0, whole, side) as i:
+            k = code.least(i, code.integer("sub", whole, side))
+            source = code.at("%b", code.times(k, code.terms), code.stored)
+            target = code.at("%to", code.times(k, panel))
+            rows = []
+            for j in range(side):
+                parts = []
+                for column in range(j, code.lanes, side):
+                    at = code.at(source, min(column, columns - 1) * b_n, code.stored)
+                    parts.append(code.few_steps(at, side))
+                rows.append(code.widened(_concatenated(code, parts)))
+            for j, value in enumerate(_transposed(code, rows)):
+                code.store(value, code.at(target, j * panel), code.lanes)
+        if code.odd:
+            with code.loop("%whole", "%k") as k:
+                _pack_step(code, k, columns, (1, b_n), panel, half=True)
 
 
 def pack_any(code: TileEmitter, name: str, columns: int, b_k: int, b_n: int, panel: int) -> None:
-    """@name(b, to, k): element by element."""
-    with (
-        code.function(name, "ptr %b", "ptr %to", "i64 %k"),
-        code.loop(0, "%k") as k,
-        code.loop(0, columns) as j,
-    ):
-        row = code.at("%b", code.times(k, b_k))
-        at = code.at(row, code.times(j, b_n))
-        value = code.emit(code.type, f"load {code.type}, ptr {at}, align {code.size}")
-        to = code.at(code.at("%to", code.times(k, panel)), j)
-        code.lines.append(f"  store {value.type} {value.name}, ptr {to}, align {code.size}")
+    """@name: element by element."""
+    with code.function(name, *_pack_params(code)):
+        for half, steps in _step_ranges(code):
+            with code.loop(*steps) as k:
+                _pack_step(code, k, columns, (b_k, b_n), panel, half)
+
+
+def _pack_step(
+    code: TileEmitter, k: str, columns: int, strides: tuple[int, int], panel: int, half: bool
+) -> None:
+    """One step of a panel, column by column."""
+    along_k, along_n = strides
+    row = code.at("%b", code.times(k, along_k * code.terms), code.stored)
+    to = code.at("%to", code.times(k, panel))
+    with code.loop(0, columns) as j:
+        value = code.step_of_one(code.at(row, code.times(j, along_n), code.stored), along_k, half)
+        text = f"store {value.type} {value.name}, ptr {code.at(to, j)}, align {code.size}"
+        code.lines.append(f"  {text}")
 
 
 def square(code: TileEmitter) -> int:

@@ -1,0 +1,297 @@
+"""Convolutions of bfloat16 images on processors with dot products of bfloat16 pairs.
+
+Images are copied so that two channels lie side by side, as pairs of 32 bits, and kernels likewise;
+the tiles of `conv_tiles` then sum over pairs of channels, in float32, and round once. A kernel of
+one tap, without stride and padding, is a matrix product. The gradient of the kernel sums over
+positions: its pairs are neighbouring positions, which need no copy (`convolution.conv2d_weight`).
+
+Inputs and the result are contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+from everygrad.backends.cpu.conv.conv_tiles import Correlation, Tap, correlate
+from everygrad.backends.cpu.conv.convolution import (
+    PaddedAxis,
+    PaddedPlanes,
+    conv2d_weight as conv2d_weight,
+    interleave_step,
+    phases_of,
+    read_axis,
+)
+from everygrad.backends.cpu.gemm.gemm import matmul
+from everygrad.backends.cpu.kernels import run_work
+from everygrad.backends.cpu.llvm.bf16_vectors import PairVectors
+from everygrad.backends.cpu.llvm.compiler import Value
+from everygrad.backends.cpu.llvm.vector_emitter import (
+    FIRST,
+    OUT,
+    SCRATCH,
+    SECOND,
+    Int,
+    has_bf16_dots,
+    machine,
+)
+from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work, contiguous
+from everygrad.backends.cpu.runtime.pool import empty
+from everygrad.core.shapes import Shape
+from everygrad.dtypes import DType, bfloat16, float32
+
+
+def serves(dtype: DType) -> bool:
+    """Whether this processor multiplies pairs of such elements."""
+    return dtype is bfloat16 and has_bf16_dots()
+
+
+def conv2d(x: ArrayLayout, w: ArrayLayout, window: Any, out: ArrayLayout) -> Work:
+    """Correlates images with kernels (out channels, channels / groups, height, width)."""
+    size, stride, padding, dilation, groups = window
+    rows, depth = w.shape[0] // groups, w.shape[1]
+    if _is_product(window):
+        kernels = _matrices(w, (groups, rows, depth), (rows * depth, depth, 1))
+        return _product(kernels, x, out, groups)
+    down, across = (
+        read_axis(x.shape[2 + a], out.shape[2 + a], size[a], stride[a], padding[a], dilation[a])
+        for a in (0, 1)
+    )
+    planes = _pair_planes(x, groups, down, across)
+    reads = [
+        planes.offset_of(i * dilation[0], j * dilation[1])
+        for i, j in product(range(size[0]), range(size[1]))
+    ]
+    taps = (tuple((read, tap) for tap, read in enumerate(reads)),)
+    kernels_at = (rows * w.strides[0], w.strides[0], w.strides[1])
+    positions = (out.shape[2], out.shape[3])
+    return _correlated(
+        x, w, out, planes, (groups, rows, depth), kernels_at, taps, positions, window
+    )
+
+
+def conv2d_input(y: ArrayLayout, w: ArrayLayout, window: Any, out: ArrayLayout) -> Work:
+    """The gradient of the image, shaped like `out`, from the result's."""
+    size, stride, padding, dilation, groups = window
+    rows, depth = w.shape[1], w.shape[0] // groups
+    if _is_product(window):
+        kernels = _matrices(w, (groups, rows, depth), (rows * depth, 1, rows))
+        return _product(kernels, y, out, groups)
+    down, across = (
+        phases_of(out.shape[2 + a], y.shape[2 + a], size[a], stride[a], padding[a], dilation[a])
+        for a in (0, 1)
+    )
+    planes = _pair_planes(y, groups, down.axis, across.axis)
+    taps: tuple[tuple[Tap, ...], ...] = tuple(
+        tuple(
+            (planes.offset_of(i, j), ti * size[1] + tj) for (ti, i), (tj, j) in product(some, other)
+        )
+        for some, other in product(down.taps, across.taps)
+    )
+    kernels_at = (depth * w.strides[0], w.strides[1], w.strides[0])
+    positions = (down.positions, across.positions)
+    work = _correlated(
+        y, w, out, planes, (groups, rows, depth), kernels_at, taps, positions, window
+    )
+    if len(taps) == 1:
+        return work
+    used = work.scratch // 4
+    area = out.shape[0] * out.shape[1] * len(taps) * down.positions * across.positions
+    interleave = interleave_step(down, across, window, out, used)
+    return Work((*work.steps, interleave), (used + area + 64) * 4)
+
+
+# --- kernels of one tap --------------------------------------------------------------------------
+
+
+def _is_product(window: Any) -> bool:
+    size, stride, padding, _, _ = window
+    return tuple(size) == (1, 1) == tuple(stride) and not any(padding)
+
+
+def _matrices(x: ArrayLayout, shape: tuple[int, ...], strides: tuple[int, ...]) -> ArrayLayout:
+    return ArrayLayout(x.dtype, shape, strides, x.offset)
+
+
+def _product(kernels: ArrayLayout, x: ArrayLayout, out: ArrayLayout, groups: int) -> Work:
+    """Kernels times the channels of each image; arguments come as those of a convolution."""
+    batch, positions = x.shape[0], x.shape[2] * x.shape[3]
+
+    def channels(image: ArrayLayout) -> ArrayLayout:
+        each = image.shape[1] // groups
+        whole = contiguous(image.dtype, (batch, groups, each, positions))
+        return whole._replace(offset=image.offset)
+
+    repeated = ArrayLayout(
+        kernels.dtype, (batch, *kernels.shape), (0, *kernels.strides), kernels.offset
+    )
+    return matmul(repeated, channels(x), channels(out), (SECOND, FIRST))
+
+
+# --- pairs of channels ---------------------------------------------------------------------------
+
+
+def _correlated(
+    x: ArrayLayout,
+    w: ArrayLayout,
+    out: ArrayLayout,
+    planes: PaddedPlanes,
+    sizes: tuple[int, int, int],
+    kernels_at: tuple[int, int, int],
+    taps: tuple[tuple[Tap, ...], ...],
+    positions: tuple[int, int],
+    window: Any,
+) -> Work:
+    """Copies of images and kernels as pairs, and their correlation: `out`, or with several phases
+    those, as float32 behind the copies. `sizes`: groups, rows and depth; `kernels_at`: the strides
+    of the kernels along these."""
+    groups, rows, depth = sizes
+    pairs, count = -(-depth // 2), window[0][0] * window[0][1]
+    used = planes.elements
+    kernels = groups * rows * pairs * count
+    end = -(-(used + kernels + machine(float32).lanes) // 16) * 16
+    several = len(taps) > 1
+    problem = Correlation(
+        float32,
+        x.shape[0],
+        groups,
+        rows,
+        pairs,
+        positions,
+        planes.image,
+        (SCRATCH, used, rows * pairs * count, pairs * count, count),
+        taps,
+        (SCRATCH, end) if several else (OUT, out.offset),
+        pairs=True,
+        rounds=not several,
+    )
+    steps = (
+        _pair_images(planes, x, groups),
+        _pair_kernels(w, sizes, kernels_at, count, used),
+        correlate(problem),
+    )
+    return Work(steps, end * 4)
+
+
+def _pair_planes(x: ArrayLayout, groups: int, down: PaddedAxis, across: PaddedAxis) -> PaddedPlanes:
+    """The planes of an image of which each channel is a pair of x's channels."""
+    pairs = groups * -(-(x.shape[1] // groups) // 2)
+    seen = contiguous(float32, (x.shape[0], pairs, *x.shape[2:]))
+    return PaddedPlanes(FIRST, seen, down, across, 0)
+
+
+def _pair_images(p: PaddedPlanes, x: ArrayLayout, groups: int) -> Step:
+    """Fill the planes; one block is one pair of channels of one image. Channels of a group pair up;
+    the last may have none beside it."""
+    down, across, depth = p.down, p.across, x.shape[1] // groups
+    c = PairVectors(machine(float32).lanes)
+    given, copies = c.at(c.argument(FIRST), x.offset, "i16"), c.argument(SCRATCH, p.offset)
+    with c.loop(*c.blocks) as block:
+        rest, pair = c.divmod(block.index, -(-depth // 2))
+        channel = c.mul(pair, 2)
+        first = c.at(given, c.mul(c.add(c.mul(rest, depth), channel), x.strides[1]), "i16")
+        both = [first, c.at(first, x.strides[1], "i16")]
+        is_pair = c.compare_ints("slt", channel, depth - 1)
+        to = c.at(copies, c.mul(block.index, p.channel))
+        with c.loop(0, down.planes) as r, c.loop(0, across.planes) as s:
+            start = c.at(to, c.mul(c.add(c.mul(r.index, across.planes), s.index), p.plane))
+            before = c.sub(s.index, across.before)
+            with c.loop(0, down.length) as i:
+                y = c.sub(c.add(c.mul(i.index, down.stride), r.index), down.before)
+                inside = c.compare_ints("ult", y, down.size)
+                width = c.select(inside, c.i64(across.size), c.i64(0))
+                widths = width, c.select(is_pair, width, c.i64(0))
+                rows = [c.at(image, c.mul(y, x.strides[2]), "i16") for image in both]
+                target = c.at(start, c.mul(i.index, across.length))
+                with c.loop(0, -(-across.length // c.lanes)) as j:
+                    at = c.add(c.mul(j.index, c.lanes * across.stride), before)
+                    seen = [
+                        _single(c, c.at(row, at, "i16"), at, end, across.stride)
+                        for row, end in zip(rows, widths, strict=True)
+                    ]
+                    c.store(c.interleaved(*seen), c.at(target, c.mul(j.index, c.lanes)))
+    return c.step(p.source.shape[0] * p.source.shape[1])
+
+
+def _single(c: PairVectors, address: Value, x: Int, width: Int, stride: int) -> Value:
+    """Elements x, x + stride and so on of a contiguous row; zero outside of [0, width)."""
+    if stride == 1:
+        return c.load_where(address, c.below(x, width), c.short)
+    parts = [
+        c.load_where(
+            c.at(address, k * c.lanes, "i16"), c.below(c.add(x, k * c.lanes), width), c.short
+        )
+        for k in range(stride)
+    ]
+    return _every(c, parts, stride)
+
+
+def _every(c: PairVectors, parts: list[Value], stride: int) -> Value:
+    """Every `stride`-th element of vectors one after the other."""
+    made = Value(c.short.vector, "zeroinitializer")
+    for k, part in enumerate(parts):
+        order = list(range(c.lanes))
+        for lane in range(c.lanes):
+            inside = lane * stride - k * c.lanes
+            if 0 <= inside < c.lanes:
+                order[lane] = c.lanes + inside
+        made = c.shuffle(made, part, order)
+    return made
+
+
+def _pair_kernels(
+    w: ArrayLayout,
+    sizes: tuple[int, int, int],
+    kernels_at: tuple[int, int, int],
+    taps: int,
+    offset: int,
+) -> Step:
+    """Kernels as (group, row, pair, tap), each tap a pair, `offset` floats into scratch memory; one
+    block is one row."""
+    groups, rows, depth = sizes
+    by_group, by_row, by_depth = kernels_at
+    c = PairVectors(machine(float32).lanes)
+    given, copies = c.at(c.argument(SECOND), w.offset, "i16"), c.argument(SCRATCH, offset)
+    pairs = -(-depth // 2)
+    with c.loop(*c.blocks) as block:
+        g, row = c.divmod(block.index, rows)
+        mine = c.at(given, c.add(c.mul(g, by_group), c.mul(row, by_row)), "i16")
+        to = c.at(copies, c.mul(block.index, pairs * taps))
+        with c.loop(0, pairs) as pair:
+            channel = c.mul(pair.index, 2)
+            first = c.at(mine, c.mul(channel, by_depth), "i16")
+            second = c.at(first, by_depth, "i16")
+            is_pair = c.compare_ints("slt", channel, depth - 1)
+            count = c.select(is_pair, c.i64(taps), c.i64(0))
+            target = c.at(to, c.mul(pair.index, taps))
+            with c.loop(0, -(-taps // c.lanes)) as v:
+                at = c.mul(v.index, c.lanes)
+                mask = c.below(at, taps)
+                low = c.load_where(c.at(first, at, "i16"), mask, c.short)
+                high = c.load_where(c.at(second, at, "i16"), c.below(at, count), c.short)
+                c.store_where(c.interleaved(low, high), c.at(target, at), mask)
+    return c.step(groups * rows)
+
+
+# --- eagerly -------------------------------------------------------------------------------------
+
+_MAKERS: dict[str, Callable[..., Work]] = {
+    "conv2d": conv2d,
+    "conv2d_input": conv2d_input,
+    "conv2d_weight": conv2d_weight,
+}
+
+
+@lru_cache(maxsize=512)
+def _work(op: str, inputs: tuple[ArrayLayout, ...], window: Any, out: Shape) -> Work:
+    return _MAKERS[op](*inputs, window, contiguous(bfloat16, out))
+
+
+def run(op: str, arrays: tuple[Any, ...], window: Any, shape: Shape) -> Any:
+    """The result of an op on contiguous NumPy arrays of bfloat16."""
+    work = _work(op, tuple(map(run_work.layout_of, arrays)), window, shape)
+    out = empty(shape, arrays[0].dtype)
+    run_work.run(work, [out], arrays)
+    return out
