@@ -30,6 +30,7 @@ from everygrad.ops.linalg.eigen import (
     eigvalsh as eigvalsh,
 )
 from everygrad.ops.linalg.einsum import tensordot as tensordot
+from everygrad.ops.linalg.lstsq import LstsqResult as LstsqResult, lstsq as lstsq
 from everygrad.ops.linalg.matmul import matmul as matmul, outer as outer, vecdot as vecdot
 from everygrad.ops.linalg.matrix_functions import (
     SlogdetResult as SlogdetResult,
@@ -59,9 +60,7 @@ from everygrad.ops.linalg.solve import (
     solve_triangular as solve_triangular,
 )
 from everygrad.ops.linalg.svd import (
-    LstsqResult as LstsqResult,
     SVDResult as SVDResult,
-    lstsq as lstsq,
     matrix_rank as matrix_rank,
     pinv as pinv,
     svd as svd,

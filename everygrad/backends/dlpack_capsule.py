@@ -79,18 +79,8 @@ def imported(x: Any) -> Any:
     return np.from_dlpack(_Relabelled(capsule)).view(dtypes.bfloat16.np)
 
 
-def _of_torch(x: Any) -> Any:
-    """A tensor of PyTorch; None where it is elsewhere."""
-    if not x.is_cpu:
-        return None
-    torch: Any = sys.modules["torch"]
-    if x.dtype is torch.bfloat16:
-        return x.view(torch.int16).numpy().view(dtypes.bfloat16.np)
-    return x.numpy()
-
-
-def _itself(x: Any) -> Any:
-    return x
+def _of_numpy(x: Any) -> Any:
+    return x if x.dtype in dtypes.FROM_NP else None
 
 
 class _Ways(dict[type, Any]):
@@ -100,10 +90,33 @@ class _Ways(dict[type, Any]):
     def __missing__(self, kind: type) -> Any:
         if f"{kind.__module__}.{kind.__qualname__}" not in _TORCH:
             return None
-        self[kind] = _of_torch
-        return _of_torch
+        self[kind] = way = kind.numpy  # type: ignore[attr-defined]
+        return way
 
 
 _TORCH = frozenset(("torch.Tensor", "torch.nn.parameter.Parameter"))
-# A function that shares an array of this type, or None; it gives None for memory elsewhere.
-quick_way: Callable[[type], Callable[[Any], Any] | None] = _Ways({np.ndarray: _itself}).__getitem__
+_ways = _Ways({np.ndarray: _of_numpy})
+# A function that shares an array of this type, or None. It gives None or raises where it cannot:
+# to ask beforehand would take as long as to share.
+quick_way: Callable[[type], Callable[[Any], Any] | None] = _ways.__getitem__
+
+
+def shared_otherwise(x: Any) -> Any:
+    """An array of a type that has a quick way, on its memory, where that way raised; None where it
+    lies elsewhere. From then on tensors like it are asked beforehand: what PyTorch raises takes ten
+    times as long as to share."""
+    kind = type(x)
+    if kind is np.ndarray:
+        return x
+    if not x.is_cpu or x.dtype is sys.modules["torch"].bfloat16:
+        _ways[kind] = _of_torch
+    return _of_torch(x)
+
+
+def _of_torch(x: Any) -> Any:
+    if not x.is_cpu:
+        return None
+    torch: Any = sys.modules["torch"]
+    if x.dtype is torch.bfloat16:
+        return x.view(torch.int16).numpy().view(dtypes.bfloat16.np)
+    return x.numpy()

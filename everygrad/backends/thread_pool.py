@@ -11,11 +11,15 @@ import os
 import threading
 from _thread import start_new_thread
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from queue import SimpleQueue
+from typing import Any, TypeVar
 
 from everygrad.errors import ArgumentError
 
 Task = Callable[[int, int], object]
+T = TypeVar("T")
 
 # more parts than threads evens out cores of unequal speed; each part costs about 1 us of Python
 _PARTS_PER_THREAD = 4
@@ -114,15 +118,53 @@ class _Inside(threading.local):
     value = False
 
 
+class _Uninterrupted:
+    """One thread for work that a signal handler must not end halfway: handlers run on the main
+    thread only. Such is all that other people's Python code does with a lock held."""
+
+    def __init__(self) -> None:
+        self.calls: SimpleQueue[tuple[Callable[[], Any], SimpleQueue[Any]]] = SimpleQueue()
+        self.lock = threading.Lock()
+        self.started = False
+
+    def run(self, work: Callable[[], Any]) -> Any:
+        """What `work` gives or raises. An interrupted wait does not end the work."""
+        with self.lock:
+            if not self.started:
+                start_new_thread(self.serve, ())
+                self.started = True
+        answers: SimpleQueue[Any] = SimpleQueue()
+        self.calls.put((partial(copy_context().run, work), answers))
+        made, error = answers.get()
+        if error is None:
+            return made
+        try:
+            raise error
+        finally:
+            del error  # whose traceback leads back to here
+
+    def serve(self) -> None:
+        threading.current_thread().name = "everygrad-uninterrupted"
+        while True:
+            work, answers = self.calls.get()
+            try:
+                answers.put((work(), None))
+            except BaseException as error:
+                answers.put((None, error))
+            del work, answers  # do not keep what they hold alive while parked
+
+
 _inside = _Inside()
 _pool = _Pool()
+_uninterrupted = _Uninterrupted()
 _threads = _usable_cores()
 
 
 def _after_fork() -> None:
     """A forked child has the parent's pool object but none of its threads."""
-    global _pool
+    global _pool, _uninterrupted
     _pool = _Pool()
+    _uninterrupted = _Uninterrupted()
     _inside.value = False
 
 
@@ -146,6 +188,14 @@ def set_num_threads(count: int) -> None:
     if count < 1:
         raise ArgumentError(f"set_num_threads: {count} threads cannot work; give 1 or more")
     _threads = count
+
+
+def uninterrupted(work: Callable[[], T]) -> T:
+    """What `work` gives, on a thread where no signal handler runs."""
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    made: T = _uninterrupted.run(work)
+    return made
 
 
 def parallel_for(count: int, grain: int, task: Task) -> None:

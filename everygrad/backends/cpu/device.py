@@ -11,7 +11,7 @@ import numpy as np
 from everygrad.backends.base import Backend
 from everygrad.backends.cpu import lazy_native
 from everygrad.backends.cpu.kernels import single_op
-from everygrad.backends.cpu.kernels.numpy_render import render
+from everygrad.backends.cpu.kernels.numpy_render import small
 from everygrad.backends.cpu.registry import KERNELS, REDUCERS
 from everygrad.backends.cpu.runtime.pool import empty, rewritable
 from everygrad.compiler.facts import OpFacts
@@ -33,6 +33,7 @@ class CPU(Backend):
 
     def __init__(self) -> None:
         self.kernels: dict[str, Callable[..., Any]] = dict(KERNELS)
+        self._flat: dict[Any, Callable[..., Any]] = {}  # of `direct`, by op and dtypes
 
     def run(self, op: OpFacts, arrays: list[Any], params: dict[str, Any]) -> Any:
         kernel = self.kernels.get(op.name)
@@ -57,20 +58,40 @@ class CPU(Backend):
             return single_op.run(op, arrays, params)
         return REDUCERS[op.combine](arrays[0], mean=op.mean, **params)
 
+    def direct(self, op: OpFacts, *arrays: Any) -> Any:
+        key = (op, *[a.dtype for a in arrays])
+        flat = self._flat.get(key)
+        if flat is None:
+            program = op.program([FROM_NP[a.dtype] for a in arrays], {})
+            if not lazy_native.supports(program):
+                return None
+            flat = self._flat[key] = lazy_native.flat(program)
+        try:
+            return flat(arrays)
+        except MemoryError:  # `run` says of what
+            return None
+
     def elementwise(self, op: OpFacts, arrays: list[Any], params: dict[str, Any]) -> Any:
         """A scalar body over arrays that broadcast."""
         program = op.program([FROM_NP[a.dtype] for a in arrays], params)
         largest = max(a.size for a in arrays)
         if largest > config.native_threshold and lazy_native.supports(program):
-            shape = (
-                arrays[0].shape
-                if len(arrays) == 1
-                else np.broadcast_shapes(*[a.shape for a in arrays])
-            )
+            out = lazy_native.flat(program)(arrays)
+            if out is not None:
+                return out
+            shape = arrays[0].shape
+            for a in arrays:
+                if a.shape != shape:
+                    shape = np.broadcast_shapes(*[a.shape for a in arrays])
+                    break
             out = empty(shape, program.dtype.np)
             lazy_native.run(program, arrays, out)
             return out
-        return render(program, len(arrays))(*arrays)
+        return small(program, len(arrays))(*arrays)
+
+    def small_rows(self, name: str) -> Callable[[Any], Any]:
+        found: Callable[[Any], Any] = lazy_native.small_rows(name)
+        return found
 
     def rewrite(self, op: OpFacts, t: Any, others: list[Any], params: dict[str, Any]) -> Any:
         """op(t, *others) in the memory of tensor `t`; None where that is not possible."""

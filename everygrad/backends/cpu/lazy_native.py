@@ -27,10 +27,19 @@ def is_loaded() -> bool:
     return "everygrad.backends.cpu.llvm.compiler" in sys.modules
 
 
-@cache
+# by identity: hashing a program takes longer than asking of it; an entry keeps its program alive
+_supported: dict[int, tuple[Program, bool]] = {}
+_MOST = 4096  # programs that are remembered
+
+
 def supports(program: Program) -> bool:
     """Whether `run` supports the program."""
-    return bool(_render().supports(program))
+    found = _supported.get(id(program))
+    if found is None:
+        if len(_supported) >= _MOST:
+            _supported.clear()
+        found = _supported[id(program)] = (program, bool(_render().supports(program)))
+    return found[1]
 
 
 @cache
@@ -40,9 +49,21 @@ def kernel(module: str, name: str) -> Any:
 
 
 @cache
+def small_rows(name: str) -> Any:
+    """The kernel of an op on the rows of one small array; None for an array it does not serve."""
+    return import_module("everygrad.backends.cpu.fused.row_kernels").SMALL_ROWS[name].one
+
+
+@cache
 def convolution() -> Any:
     """The module for convolutions."""
     return import_module("everygrad.backends.cpu.conv.convolution")
+
+
+@cache
+def pair_convolution() -> Any:
+    """The module for convolutions by dot products of pairs."""
+    return import_module("everygrad.backends.cpu.conv.pair_convolution")
 
 
 @cache
@@ -82,6 +103,12 @@ def contiguous_copy(array: Any) -> Any:
     if array.dtype.kind == "c" or not copy_index.is_transposed(source.shape, source.strides):
         return None
     return run_work.copied(copy_index.copy, array)
+
+
+def flat(program: Program) -> Any:
+    """A function of contiguous arrays of one shape, and of numbers, in a sequence, that gives the
+    program's result; of any others it gives None."""
+    return _render().kernel(program).flat
 
 
 def run(program: Program, arrays: Sequence[Any], out: Any) -> None:

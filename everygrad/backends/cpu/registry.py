@@ -14,24 +14,29 @@ from everygrad.backends import base
 from everygrad.backends.cpu import lazy_native
 from everygrad.backends.cpu.gemm import blas
 from everygrad.backends.cpu.kernels import numpy_reduce, ordering, single_op
-from everygrad.backends.cpu.kernels.half_conversions import converted, widened
+from everygrad.backends.cpu.kernels.half_conversions import converted, is_half, widened
 from everygrad.backends.cpu.kernels.numpy_reduce import by_ufunc
 from everygrad.backends.cpu.kernels.random_bits import advanced, philox
-from everygrad.backends.cpu.runtime.pool import empty
-from everygrad.backends.cpu.solver import lapack
+from everygrad.backends.cpu.runtime.pool import SMALLEST, empty
+from everygrad.backends.cpu.solver import fourier, lapack, matrix_gradients
 from everygrad.compiler import expr
 from everygrad.compiler.expr import Expr
 from everygrad.compiler.thresholds import edge
 from everygrad.core.config import config
 from everygrad.core.shapes import Shape, reduced, size_of
+from everygrad.dtypes import FROM_NP
 from everygrad.errors import OutOfRangeError
 
 _ADDED = {
     d.np: expr.lower(operator.add(*Expr.inputs(2)), [d, d])
-    for d in (dtypes.float32, dtypes.float64)
+    for d in (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
 }
 # multiply-adds from which a matrix product is worth compiling a kernel
 OWN_PRODUCTS = edge(__name__, "OWN_PRODUCTS", 1 << 22, "products")
+# the same where the second matrix is transposed, as a layer's weight is: BLAS reads it slowly
+OWN_TRANSPOSED = edge(__name__, "OWN_TRANSPOSED", 1 << 21, "products")
+# the same for 16-bit floats, which BLAS takes only as float32
+HALF_PRODUCTS = edge(__name__, "HALF_PRODUCTS", 1 << 18, "products")
 _REAL = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
 _BY_BLAS, _WIDE = 1 << 12, 8  # sizes from which converting integers for BLAS pays
 Slices = tuple[tuple[int, int, int], ...]
@@ -56,7 +61,14 @@ def reshape(x: Any, shape: Shape) -> Any:
     if x.size >= single_op.LARGE and not x.flags.c_contiguous:
         copied = lazy_native.contiguous_copy(x)
         x = x if copied is None else copied
-    return x.reshape(shape)
+    if x.nbytes < SMALLEST or x.flags.c_contiguous:
+        return x.reshape(shape)
+    try:
+        return x.reshape(shape, copy=False)
+    except ValueError:  # no view has this shape: a copy, in memory of the pool
+        out = empty(shape, x.dtype)
+        np.copyto(out.reshape(x.shape), x)
+        return out
 
 
 def broadcast_to(x: Any, shape: Shape) -> Any:
@@ -77,6 +89,8 @@ def matmul(x: Any, y: Any) -> Any:
     dtype = x.dtype
     if x.ndim == y.ndim == 2 and dtype in _REAL and x.size * y.shape[1] < OWN_PRODUCTS:
         return blas.matmul(x, y)  # the most common case
+    if is_half(x) and x.size * y.shape[-1] >= HALF_PRODUCTS and _is_own(x, y):
+        return lazy_native.eager_matmul().matmul(x, y)
     x, y = widened(x), widened(y)
     if x.dtype.kind in "iu":
         return _integer_product(x, y)
@@ -101,11 +115,15 @@ def _integer_product(x: Any, y: Any) -> Any:
 
 def _product(x: Any, y: Any) -> Any:
     """By a generated kernel if the product is large enough to pay for compiling it."""
-    if x.size * y.shape[-1] >= OWN_PRODUCTS and x.dtype.kind == "f":
-        fits = x.flags.aligned and y.flags.aligned and x.shape[-1] == y.shape[-2]
-        if fits and x.dtype == y.dtype:
-            return lazy_native.eager_matmul().matmul(x, y)
+    if x.size * y.shape[-1] >= OWN_PRODUCTS and x.dtype.kind == "f" and _is_own(x, y):
+        return lazy_native.eager_matmul().matmul(x, y)
     return blas.matmul(x, y)
+
+
+def _is_own(x: Any, y: Any) -> bool:
+    """Whether generated kernels can multiply these arrays."""
+    fits = x.flags.aligned and y.flags.aligned and x.shape[-1] == y.shape[-2]
+    return fits and bool(x.dtype == y.dtype)
 
 
 def linear_weight(v: Any, x: Any) -> Any:
@@ -116,9 +134,17 @@ def linear_weight(v: Any, x: Any) -> Any:
     return matmul(v.T, x)
 
 
+def linear(x: Any, w: Any) -> Any:
+    """x @ w^T."""
+    large = w.size * (x.size // max(1, w.shape[1])) >= OWN_TRANSPOSED
+    if large and x.ndim == 2 and x.dtype in _REAL and w.flags.c_contiguous and _is_own(x, w.T):
+        return lazy_native.eager_matmul().matmul(x, w.T)
+    return matmul(x, w.T)
+
+
 def linear_bias(x: Any, w: Any, b: Any) -> Any:
     """The bias is added in place, to the fresh result of the product."""
-    out = matmul(x, w.T)
+    out = linear(x, w)
     if out.size > config.native_threshold and out.dtype in _ADDED:
         lazy_native.run(_ADDED[out.dtype], [out, b], out)
     else:
@@ -306,22 +332,38 @@ def columns(x: Any, window: Any) -> Any:
     return out.reshape(n, groups, c // groups * kh * kw, oh * ow)
 
 
+def _by_pairs(op: str, work: int, arrays: tuple[Any, ...], window: Any, shape: Shape) -> Any:
+    """A convolution of bfloat16 by the processor's dot products; None if it has none, or they do
+    not pay."""
+    if work <= _NATIVE_FROM or any(FROM_NP[a.dtype] is not dtypes.bfloat16 for a in arrays):
+        return None
+    module = lazy_native.pair_convolution()
+    if not module.serves(dtypes.bfloat16):
+        return None
+    return module.run(op, single_op.as_contiguous(*arrays), window, shape)
+
+
 def conv2d(x: Any, w: Any, window: Any) -> Any:
     dtype = x.dtype
+    shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
+    made = _by_pairs("conv2d", size_of(shape) * size_of(w.shape[1:]), (x, w), window, shape)
+    if made is not None:
+        return made
     x, w = widened(x), widened(w)
     positions = size_of(window.out_size(x.shape))
     if _is_native(x.shape[0] * positions * w.size, x, w):
-        shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
         return converted(lazy_native.convolution().run("conv2d", (x, w), window, shape), dtype)
     kernels = w.reshape(window.groups, w.shape[0] // window.groups, -1)
     out = blas.matmul(kernels, columns(x, window))
-    shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
     return converted(out.reshape(shape), dtype)
 
 
 def conv2d_input(y: Any, w: Any, window: Any, image: Shape) -> Any:
     (kh, kw), (sh, sw), (ph, pw), (dh, dw), groups = window
     dtype = y.dtype
+    products = y.shape[0] * size_of(y.shape[2:]) * w.size
+    if (made := _by_pairs("conv2d_input", products, (y, w), window, image)) is not None:
+        return made
     y, w = widened(y), widened(w)
     n, c, height, width = image
     oh, ow = y.shape[2:]
@@ -341,6 +383,9 @@ def conv2d_input(y: Any, w: Any, window: Any, image: Shape) -> Any:
 
 def conv2d_weight(x: Any, y: Any, window: Any, weight: Shape) -> Any:
     dtype = x.dtype
+    products = x.shape[0] * size_of(y.shape[2:]) * size_of(weight)
+    if (made := _by_pairs("conv2d_weight", products, (x, y), window, weight)) is not None:
+        return made
     x, y = widened(x), widened(y)
     n, groups = x.shape[0], window.groups
     if _is_native(n * size_of(y.shape[2:]) * size_of(weight), x, y):
@@ -386,7 +431,7 @@ def max_pool2d_index(x: Any, window: Any) -> Any:
 def weighted_gather_sum(x: Any, index: Any, weights: Any, back: Any, shares: Any, axis: int) -> Any:
     """The sum of the terms times their weights; a weight of 0 adds nothing, even to NaN."""
     terms = x.size // max(1, x.shape[axis]) * index.size
-    if terms >= single_op.LARGE >> 4 and x.dtype in _ADDED:
+    if terms >= single_op.LARGE >> 4 and x.dtype in _REAL:
         return lazy_native.sparse_interp().weighted_gather_sum(
             *single_op.as_contiguous(x, index, weights), axis
         )
@@ -444,6 +489,10 @@ ROW_KERNELS = _loaded_later(
     "log_softmax_vjp",
     "standardize",
     "standardize_vjp",
+    "scaled_standardize",
+    "scaled_standardize_vjp",
+    "times_standardized",
+    "scaled_rms",
 )
 
 
@@ -465,7 +514,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "identity": lambda x: x,
     "concat": single_op.compiled("concat", lambda *xs, axis, sizes: np.concatenate(xs, axis=axis)),
     "matmul": matmul,
-    "linear": lambda x, w: matmul(x, w.T),
+    "linear": linear,
     "linear_bias": linear_bias,
     "linear_weight": linear_weight,
     "take": take,
@@ -491,7 +540,9 @@ KERNELS: dict[str, Callable[..., Any]] = {
     **ordering.KERNELS,
     **_loaded_later("kernels.ctc", "ctc_states", "ctc_adjoint"),
     **_loaded_later("gemm.recurrent", "rnn_reserve", "rnn_sequence", "rnn_grads"),
+    **_loaded_later("gemm.recurrent_step", "rnn_step", "rnn_step_grads"),
     **ROW_KERNELS,
+    **_loaded_later("fused.channel_norm", "channel_moments", "channel_norm", "channel_norm_grads"),
     **_loaded_later(
         "attention.attention",
         "attention",
@@ -502,6 +553,8 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "philox": philox,
     "philox_advance": advanced,
     **lapack.KERNELS,
+    **matrix_gradients.KERNELS,
+    **fourier.KERNELS,
 }
 
 REDUCERS: dict[str, Callable[..., Any]] = {

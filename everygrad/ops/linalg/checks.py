@@ -9,6 +9,7 @@ kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from everygrad.ops.python.creation import arange, full, zeros
 from everygrad.ops.record.families import Kernel, check_kind
 from everygrad.ops.record.spec import refuse, register, sample
 from everygrad.ops.record.splits import every_axis
-from everygrad.ops.shape.movement import put_slices, slice_axis, take_slices
+from everygrad.ops.shape.movement import SLICE, put_slices, take_slices
 
 UNROLLED = 64
 # what ops say, on every device, of matrices that they cannot compute with
@@ -64,6 +65,17 @@ def widened(x: Tensor) -> Tensor:
 def rounded(x: Tensor, dtype: DType) -> Tensor:
     """A result in the dtype of the input it was widened from; of another kind, as it is."""
     return x.astype(dtype) if dtype in _HALVES else x
+
+
+def widening(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function of kernels, which halves may be given too: what users call an internal op by."""
+
+    @wraps(fn)
+    def call(*given: Any, **params: Any) -> Tensor:
+        wide = [widened(v) if isinstance(v, Tensor) else v for v in given]
+        return rounded(fn(*wide, **params), given[0].dtype)
+
+    return call
 
 
 def together(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
@@ -97,12 +109,22 @@ def adjoint(x: Tensor) -> Tensor:
     return x.conj() if x.dtype.is_complex else x
 
 
+# results of kernels are taken apart by these: nobody writes to the whole, and no view is noted
+
+
 def rows(x: Tensor, start: int, count: int) -> Tensor:
-    return slice_axis(x, x.ndim - 2, start, count)
+    *batch, m, n = x.shape
+    if count == m:
+        return x
+    whole = tuple([(0, size, 1) for size in batch])
+    return apply(SLICE, x, slices=(*whole, (start, count, 1), (0, n, 1)))
 
 
 def columns(x: Tensor, start: int, count: int) -> Tensor:
-    return slice_axis(x, x.ndim - 1, start, count)
+    *rest, n = x.shape
+    if count == n:
+        return x
+    return apply(SLICE, x, slices=(*[(0, size, 1) for size in rest], (start, count, 1)))
 
 
 def diagonal_of(x: Tensor) -> Tensor:
@@ -143,6 +165,8 @@ def constant(values: Any, device: str | None) -> Tensor:
 
 def eps_of(x: Tensor) -> float:
     """The distance from 1 to the next number in x's dtype."""
+    if not x.dtype.is_differentiable:
+        raise DtypeError(f"linear algebra takes floating-point tensors, got {x.dtype}")
     return float(np.finfo(dtypes.real_of(x.dtype).np).eps)
 
 

@@ -29,6 +29,7 @@ from everygrad.ops.linalg.checks import (
     unknown,
     unrolled,
     widened,
+    widening,
 )
 from everygrad.ops.linalg.matmul import matmul
 from everygrad.ops.linalg.solve import triangular
@@ -72,7 +73,7 @@ def _lower_half(x: Tensor) -> Tensor:
     return tril(x, -1) + diagonal_matrix(diagonal_of(x) * 0.5)
 
 
-def _cholesky_dx(g: Tensor, out: Tensor) -> Tensor:
+def _cholesky_vjp_portable(g: Tensor, out: Tensor) -> Tensor:
     inner = _lower_half(matmul(adjoint(out), tril(g)))
     inner = triangular(adjoint(out), inner, upper=True)
     inner = adjoint(triangular(adjoint(out), adjoint(inner), upper=True))
@@ -86,11 +87,19 @@ def _cholesky_jvp(out: Tensor, inputs: Sequence[Tensor], tangents: Sequence[Any]
     return matmul(out, _lower_half(inner))
 
 
+# gradients: no rules, differentiated again through the portable definition
+CHOLESKY_VJP: Kernel = Kernel(
+    "cholesky_vjp",
+    _cholesky_vjp_portable,
+    ("g", "out"),
+    batch=over_leading(lambda: CHOLESKY_VJP),
+    splits=leading(2, 2),
+)
 CHOLESKY: Kernel = Kernel(
     "cholesky",
     _cholesky_portable,
     ("x",),
-    (_cholesky_dx,),
+    (lambda g, out: apply(CHOLESKY_VJP, g, out),),
     jvp=_cholesky_jvp,
     batch=over_leading(lambda: CHOLESKY),
     result=lambda x: (x.shape, x.dtype),
@@ -128,6 +137,19 @@ register(
         refuse(DtypeError, "cholesky: does not take int64", s.integers(2, 2)),
     ),
 )
+register(
+    CHOLESKY_VJP,
+    widening(lambda g, out: apply(CHOLESKY_VJP, g, out)),
+    reference="tests.support.references_linalg:cholesky_vjp",
+    tested_as=widening(lambda g, x: apply(CHOLESKY_VJP, g, apply(CHOLESKY, _positive(x)))),
+    namespace="internal",
+    samples=lambda: iter(
+        (
+            sample(s.real(3, 3), s.real(3, 3, seed=1)),
+            sample(s.real(2, 2, 2), s.real(2, 2, 2, seed=1)),
+        )
+    ),
+)
 
 
 # --- QR ------------------------------------------------------------------------------------------
@@ -144,7 +166,7 @@ def _reflection(column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     first = real_part(alpha)
     still = tail == 0  # nothing to reflect: the derivative of the root must not see 0
     size = sqrt(where(still, 1.0, tail + first * first))
-    beta = as_kind(where(first > 0, -size, size), column)
+    beta = as_kind(where(first < 0, size, -size), column)
     scale = where(still, 1.0, alpha - beta)
     tau = where(still, 0.0, (beta - alpha) / beta)
     v = concat([alpha * 0 + 1, rest / scale], axis=-2)
@@ -213,7 +235,7 @@ def _full_rank(x: Tensor, upper: Tensor) -> Tensor:
     )
 
 
-def _qr_dx(g: Tensor, out: Tensor) -> Tensor:
+def _qr_vjp_portable(g: Tensor, out: Tensor) -> Tensor:
     (q, r), (gq, gr) = _parts(out), _parts(g)
     gr = triu(gr)
     inner = matmul(r, adjoint(gr)) - matmul(adjoint(gq), q)
@@ -238,6 +260,17 @@ def _qr_jvp(out: Tensor, inputs: Sequence[Tensor], tangents: Sequence[Any]) -> T
     return concat([dq, matmul(inner - turn, r)], axis=-2)
 
 
+def _qr_dx(g: Tensor, out: Tensor) -> Tensor:
+    return apply(QR_VJP, g, out)
+
+
+QR_VJP: Kernel = Kernel(
+    "qr_vjp",
+    _qr_vjp_portable,
+    ("g", "out"),
+    batch=over_leading(lambda: QR_VJP),
+    splits=leading(2, 2),
+)
 QR: Kernel = Kernel(
     "qr",
     _qr_portable,
@@ -340,7 +373,19 @@ register(
     ),
 )
 
-
+register(
+    QR_VJP,
+    widening(lambda g, out: apply(QR_VJP, g, out)),
+    reference="tests.support.references_linalg:qr_vjp",
+    tested_as=widening(lambda g, x: apply(QR_VJP, g, apply(QR, _uneven(x)))),
+    namespace="internal",
+    samples=lambda: iter(
+        (
+            sample(s.real(5, 2), s.real(3, 2, seed=1)),
+            sample(s.real(2, 5, 2), s.real(2, 3, 2, seed=1)),
+        )
+    ),
+)
 register(
     QR_COMPLETE,
     lambda x: qr(x, mode="complete"),

@@ -31,6 +31,7 @@ from everygrad.ops.linalg.checks import (
     real_part,
     rounded,
     unless_empty,
+    widening,
 )
 from everygrad.ops.linalg.jacobi import eigh_portable
 from everygrad.ops.linalg.matmul import matmul
@@ -102,7 +103,7 @@ def _split(packed: Tensor) -> tuple[Tensor, Tensor]:
     return columns(packed, 0, 1).reshape(packed.shape[:-1]), columns(packed, 1, n)
 
 
-def _eigh_dx(g: Tensor, out: Tensor, x: Tensor) -> Tensor:
+def _eigh_vjp_portable(g: Tensor, out: Tensor) -> Tensor:
     (values, vectors), (gw, gv) = _split(out), _split(g)
     values = real_part(values)
     (gv,) = apart("eigh", _EIGEN, values, gv)
@@ -132,11 +133,19 @@ def _empty_or(portable: Any) -> Any:
     return lambda x: portable(x) if x.shape[-1] else x.pad((*((0, 0),) * (x.ndim - 1), (0, 1)))
 
 
+# no rules: differentiated again through the portable definition
+EIGH_VJP: Kernel = Kernel(
+    "eigh_vjp",
+    _eigh_vjp_portable,
+    ("g", "out"),
+    batch=over_leading(lambda: EIGH_VJP),
+    splits=leading(2, 2),
+)
 EIGH: Kernel = Kernel(
     "eigh",
     _empty_or(eigh_portable),
     ("x",),
-    (unless_empty(_eigh_dx),),
+    (unless_empty(lambda g, out, x: apply(EIGH_VJP, g, out)),),
     jvp=moves_unless_empty(_eigh_jvp),
     batch=over_leading(lambda: EIGH),
     result=lambda x: ((*x.shape[:-1], x.shape[-1] + 1), x.dtype),
@@ -174,6 +183,11 @@ def squared(x: Tensor) -> Tensor:
     return x * x
 
 
+def of_squares(op: Kernel, g: Tensor, out: Tensor, **params: Any) -> Tensor:
+    """A gradient by way of the squares of a result: signs make no difference to it."""
+    return apply(op, g * out, out, **params)
+
+
 def _eigh_tested(x: Tensor) -> tuple[Tensor, Tensor]:
     values, vectors = eigh(_spread(x))
     return values, squared(vectors)
@@ -191,6 +205,20 @@ register(
     refuses=(
         refuse(ShapeError, r"eigh: needs square matrices, got shape \(2, 3\)", s.real(2, 3)),
         refuse(DtypeError, "eigh: does not take int64", s.integers(2, 2)),
+    ),
+)
+register(
+    EIGH_VJP,
+    widening(lambda g, out: apply(EIGH_VJP, g, out)),
+    reference="tests.support.references_linalg:eigh_vjp",
+    tested_as=widening(lambda g, x: of_squares(EIGH_VJP, g, apply(EIGH, _spread(x)))),
+    namespace="internal",
+    iterative=True,
+    samples=lambda: iter(
+        (
+            sample(s.real(3, 4), s.real(3, 3, seed=1)),
+            sample(s.real(2, 2, 3), s.real(2, 2, 2, seed=1)),
+        )
     ),
 )
 

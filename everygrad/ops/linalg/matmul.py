@@ -18,7 +18,14 @@ from everygrad.dispatch import apply, operands
 from everygrad.errors import DtypeError, ShapeError
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel
-from everygrad.ops.record.spec import composite, give_methods, refuse, register, sample
+from everygrad.ops.record.spec import (
+    REGISTRY,
+    composite,
+    give_methods,
+    refuse,
+    register,
+    sample,
+)
 from everygrad.ops.record.splits import linear_axes, linear_weight_axes, matmul_axes
 
 
@@ -196,16 +203,29 @@ LINEAR_WEIGHT: Kernel = Kernel(
 )
 
 
+class _LinearBias(Kernel):
+    """Its rules, without what makes them from values by their names: every layer has one."""
+
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        _, x, w, _ = self.restore(node, create_graph)
+        to_x, to_w, to_b = node.parents
+        return [
+            None if to_x is None else apply(MATMUL, g, w),
+            None if to_w is None else apply(LINEAR_WEIGHT, g, x),
+            None if to_b is None else _bias_gradient(g),
+        ]
+
+
+def _bias_gradient(g: Tensor) -> Tensor:
+    return apply(REGISTRY["sum"], g, axes=tuple(range(g.ndim - 1)), keepdims=False)
+
+
 # one op, so that a backend may add the bias while the product is at hand; compilers see two
-LINEAR_BIAS: Kernel = Kernel(
+LINEAR_BIAS: Kernel = _LinearBias(
     "linear_bias",
     lambda x, w, b: apply(LINEAR, x, w) + b,
     ("x", "w", "b"),
-    (
-        lambda g, w: apply(MATMUL, g, w),
-        lambda g, x: apply(LINEAR_WEIGHT, g, x),
-        lambda g: g.sum(axis=tuple(range(g.ndim - 1))),
-    ),
+    (lambda g, w: g, lambda g, x: g, lambda g: g),
     precision="low",
     flops=costs.product,
     splits=linear_axes,
@@ -262,12 +282,13 @@ register(
 
 def linear_bias(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """x @ weight^T + bias, of tensors that fit."""
-    same = x._data.dtype is weight._data.dtype is bias._data.dtype
+    dtype, wanted = x._data.dtype, weight.shape
+    same = dtype is weight._data.dtype is bias._data.dtype
     if not same and policy() is not None:
         return _linear_bias_as_one(x, weight, bias)
-    if not same or x.dtype.is_complex or bias.shape != weight.shape[:1]:
+    if not same or dtype.kind == "c" or bias.shape != wanted[:1]:
         return linear(x, weight) + bias
-    if weight.ndim != 2 or x.ndim < 2 or x.shape[-1] != weight.shape[1]:
+    if len(wanted) != 2 or x.ndim < 2 or x.shape[-1] != wanted[1]:
         return linear(x, weight)  # which says what is wrong
     return apply(LINEAR_BIAS, x, weight, bias)
 
@@ -306,6 +327,7 @@ give_methods(__rmatmul__=_rmatmul)
 
 
 @composite(
+    scalar_rows="row",
     reference="tests.support.references:vecdot",
     samples=lambda: iter(
         (

@@ -31,6 +31,7 @@ from everygrad.ops.linalg.checks import (
     real_part,
     rounded,
     rows,
+    widening,
 )
 from everygrad.ops.linalg.matmul import matmul
 from everygrad.ops.linalg.solve import INV, LU, SOLVE, inv, pivots_of
@@ -173,7 +174,7 @@ def _slogdet_portable(x: Tensor) -> Tensor:
     return stack([signs.prod(axis=-1) * sign.astype(x.dtype), as_kind(total, x)], axis=-1)
 
 
-def _slogdet_dx(g: Tensor, out: Tensor, x: Tensor) -> Tensor:
+def _slogdet_vjp_portable(g: Tensor, out: Tensor, x: Tensor) -> Tensor:
     last = g.ndim - 1
     gs, gl = slice_axis(g, last, 0, 1), real_part(slice_axis(g, last, 1, 1))
     scale = as_kind(gl, x)
@@ -191,11 +192,19 @@ def _slogdet_jvp(out: Tensor, inputs: Sequence[Tensor], tangents: Sequence[Any])
     return concat([turn, size], axis=-1)
 
 
+# no rules: differentiated again through the portable definition
+SLOGDET_VJP: Kernel = Kernel(
+    "slogdet_vjp",
+    _slogdet_vjp_portable,
+    ("g", "out", "x"),
+    batch=over_leading(lambda: SLOGDET_VJP),
+    splits=leading(1, 1, 2),
+)
 SLOGDET: Kernel = Kernel(
     "slogdet",
     _slogdet_portable,
     ("x",),
-    (_slogdet_dx,),
+    (lambda g, out, x: apply(SLOGDET_VJP, g, out, x),),
     jvp=_slogdet_jvp,
     batch=over_leading(lambda: SLOGDET),
     result=lambda x: ((*x.shape[:-2], 2), x.dtype),
@@ -230,6 +239,19 @@ register(
     refuses=(
         refuse(ShapeError, "slogdet: needs square matrices", s.real(2, 3)),
         refuse(DtypeError, "slogdet: does not take int64", s.integers(2, 2)),
+    ),
+)
+register(
+    SLOGDET_VJP,
+    widening(lambda g, out, x: apply(SLOGDET_VJP, g, out, x)),
+    reference=lambda g, x: g[..., 1, None, None] * np.linalg.inv(_firm(x)).mT,
+    tested_as=widening(lambda g, x: apply(SLOGDET_VJP, g, apply(SLOGDET, firm(x)), firm(x))),
+    namespace="internal",
+    samples=lambda: iter(
+        (
+            sample(s.real(2), s.real(3, 3, seed=1)),
+            sample(s.real(2, 2), s.real(2, 3, 3, seed=1)),
+        )
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Singular values, and what is made of them: the pseudo-inverse, least squares, ranks."""
+"""Singular values, and what is made of them: the pseudo-inverse and ranks."""
 
 from __future__ import annotations
 
@@ -21,23 +21,21 @@ from everygrad.ops.linalg.checks import (
     diagonal_of,
     ensure,
     eps_of,
-    identity,
     largest,
     moves_unless_empty,
     over_leading,
     real_part,
     rounded,
     rows,
-    together,
     unknown,
     unless_empty,
-    widened,
+    widening,
 )
-from everygrad.ops.linalg.cholesky_qr import QR, householder, reflected
-from everygrad.ops.linalg.eigen import apart, inverse_gaps, phaseless, squared
+from everygrad.ops.linalg.cholesky_qr import QR, QR_COMPLETE
+from everygrad.ops.linalg.eigen import apart, inverse_gaps, of_squares, phaseless, squared
 from everygrad.ops.linalg.jacobi import svd_portable
 from everygrad.ops.linalg.matmul import matmul
-from everygrad.ops.python.creation import arange, full, zeros
+from everygrad.ops.python.creation import arange, full
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel
 from everygrad.ops.record.spec import composite, refuse, register, sample
@@ -80,10 +78,10 @@ def _square_gaps(values: Tensor) -> Tensor:
     return inverse_gaps(values) / safe
 
 
-def _svd_dx(g: Tensor, out: Tensor, x: Tensor) -> Tensor:
-    shape = x.shape
+def _svd_vjp_portable(g: Tensor, out: Tensor, m: int) -> Tensor:
+    n = out.shape[-2] - m - 1
+    shape = (*out.shape[:-2], m, n)
     (u, values, v), (gu, gs, gv) = _parts(out, shape), _parts(g, shape)
-    m, n = shape[-2:]
     values = real_part(values)
     size = as_kind(values, u).expand_dims(-2)
     gu, gv = apart("svd", _SINGULAR, values, gu, gv)
@@ -105,6 +103,10 @@ def _svd_dx(g: Tensor, out: Tensor, x: Tensor) -> Tensor:
     if n > m:
         made = made + matmul(u, adjoint(_over(_beyond(gv, v), values)))
     return made
+
+
+def _svd_dx(g: Tensor, out: Tensor, x: Tensor) -> Tensor:
+    return apply(SVD_VJP, g, out, m=x.shape[-2])
 
 
 def _svd_jvp(out: Tensor, inputs: Sequence[Tensor], tangents: Sequence[Any]) -> Tensor:
@@ -136,6 +138,14 @@ def _svd_shape(x: Any) -> tuple[shapes.Shape, dtypes.DType]:
     return (*x.shape[:-2], m + 1 + n, min(m, n)), x.dtype
 
 
+# no rules: differentiated again through the portable definition; m: how many rows are U's
+SVD_VJP: Kernel = Kernel(
+    "svd_vjp",
+    _svd_vjp_portable,
+    ("g", "out"),
+    batch=over_leading(lambda: SVD_VJP),
+    splits=leading(2, 2),
+)
 SVD: Kernel = Kernel(
     "svd",
     lambda x: svd_portable(x, QR),
@@ -163,9 +173,7 @@ def _completed_columns(x: Tensor) -> Tensor:
     m, k = x.shape[-2:]
     if m == k:
         return x
-    _, made = householder(x, "svd")
-    unit = identity(m, x).broadcast_to((*x.shape[:-2], m, m))
-    return concat([x, columns(reflected(unit, made), k, m - k)], axis=-1)
+    return concat([x, columns(apply(QR_COMPLETE, x), k, m - k)], axis=-1)
 
 
 def _all_parts(flat: Tensor, shape: shapes.Shape) -> tuple[Tensor, Tensor, Tensor]:
@@ -285,6 +293,21 @@ register(
     ),
 )
 register(
+    SVD_VJP,
+    widening(lambda g, out, m: apply(SVD_VJP, g, out, m=m)),
+    reference="tests.support.references_linalg:svd_vjp",
+    tested_as=widening(lambda g, x, m: of_squares(SVD_VJP, g, apply(SVD, stepped(x)), m=m)),
+    namespace="internal",
+    iterative=True,
+    samples=lambda: iter(
+        (
+            sample(s.real(6, 2), s.real(3, 2, seed=1), 3),
+            sample(s.real(6, 2), s.real(2, 3, seed=1), 2),
+            sample(s.real(2, 6, 2), s.real(2, 3, 2, seed=1), 3),
+        )
+    ),
+)
+register(
     SVD_COMPLETE,
     lambda x: svd(x, full_matrices=True),
     reference="tests.support.references_linalg:svd",
@@ -377,11 +400,12 @@ PINV: Kernel = Kernel(
     jvp=_pinv_jvp,
     batch=over_leading(lambda: PINV),
     result=lambda x, rtol: ((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype),
+    failure=NOT_FINITE,
     splits=leading(2, 0),
 )
 
 
-def _tolerance(x: Tensor, rtol: Any) -> Tensor:
+def tolerance(x: Tensor, rtol: Any) -> Tensor:
     """What part of the largest singular value counts as 0, for each matrix."""
     if rtol is None:
         rtol = max(x.shape[-2:]) * eps_of(x)
@@ -395,7 +419,7 @@ def pinv(x: Tensor, *, rtol: float | Tensor | None = None) -> Tensor:
     """The pseudo-inverse. Singular values up to `rtol` times the largest count as 0; by default,
     what rounding leaves of 0."""
     wide = checked("pinv", x)
-    return rounded(apply(PINV, wide, _tolerance(wide, rtol)), x.dtype)
+    return rounded(apply(PINV, wide, tolerance(wide, rtol)), x.dtype)
 
 
 register(
@@ -425,53 +449,8 @@ def matrix_rank(x: Tensor, *, rtol: float | Tensor | None = None) -> Tensor:
     """How many singular values are above `rtol` times the largest; by default, above what rounding
     leaves of 0."""
     wide = checked("matrix_rank", x).detach()
-    return _rank(apply(SVDVALS, wide), wide, rtol)
+    return rank_of(apply(SVDVALS, wide), wide, rtol)
 
 
-def _rank(values: Tensor, x: Tensor, rtol: float | Tensor | None) -> Tensor:
-    return _cutoff(values, _tolerance(x, rtol)).astype(dtypes.int64).sum(axis=-1)
-
-
-class LstsqResult(NamedTuple):
-    """PyTorch's names."""
-
-    solution: Tensor
-    residuals: Tensor
-    rank: Tensor
-    singular_values: Tensor
-
-
-@composite(
-    methods=(),
-    namespace="linalg",
-    kinds="float",
-    reference="tests.support.references_linalg:lstsq",
-    tested_as=lambda a, b: lstsq(stepped(a), b)[:2],
-    samples=lambda: iter((sample(s.real(3, 2), s.real(3, 2, seed=1)),)),
-    refuses=(refuse(ShapeError, "lstsq: .* sizes 2 and 3", s.real(2, 2), s.real(3, 1)),),
-)
-def lstsq(A: Tensor, B: Tensor, rcond: float | None = None) -> LstsqResult:  # noqa: N803
-    """X that makes A X - B smallest, the smallest such X where there are several; the sums of
-    squares that are left (none where A has no more rows than columns), A's rank and its singular
-    values. Values up to `rcond` times the largest count as 0."""
-    a, b = together("lstsq", A, B)
-    dtype = a.dtype
-    a = checked("lstsq", a)
-    vector = b.ndim == 1
-    b = widened(b.expand_dims(-1)) if vector else checked("lstsq", b)
-    m, n = a.shape[-2:]
-    if b.shape[-2] != m:
-        raise ShapeError(
-            f"lstsq: a matrix of {a.shape} does not fit a right side of {b.shape}: "
-            f"sizes {m} and {b.shape[-2]} differ"
-        )
-    x = matmul(pinv(a, rtol=rcond), b)
-    if m > n:
-        left = absolute(matmul(a, x) - b)
-        residuals = (left * left).sum(axis=-2)
-    else:
-        residuals = zeros((0,), dtypes.real_of(a.dtype), a.device)
-    values = svdvals(a.detach())
-    rank = _rank(values, a.detach(), rcond)
-    x = x.squeeze(-1) if vector else x
-    return LstsqResult(rounded(x, dtype), rounded(residuals, dtype), rank, rounded(values, dtype))
+def rank_of(values: Tensor, x: Tensor, rtol: float | Tensor | None) -> Tensor:
+    return _cutoff(values, tolerance(x, rtol)).astype(dtypes.int64).sum(axis=-1)

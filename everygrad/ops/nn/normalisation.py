@@ -11,13 +11,16 @@ from everygrad import dtypes
 from everygrad.autograd.modes import no_grad
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor
+from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.ops.elementwise.basic import rsqrt
+from everygrad.ops.nn.channel_norm import channel_norm, moments, serves
 from everygrad.ops.nn.softmax_and_norm import standardize
+from everygrad.ops.python.creation import ones, zeros
 from everygrad.ops.python.inplace import assign
 from everygrad.ops.record import samples as s
-from everygrad.ops.record.families import check_kind
-from everygrad.ops.record.spec import composite, refuse, sample
+from everygrad.ops.record.families import Kernel, check_kind
+from everygrad.ops.record.spec import composite, refuse, register, sample
 from everygrad.ops.shape.joining import pad
 from everygrad.ops.shape.movement import slice_axis
 
@@ -108,7 +111,8 @@ def batch_norm(
     """x, channels along axis 1, standardised over all other axes, then scaled and shifted.
 
     In training the statistics are the batch's own and derivatives go through them; the running
-    ones, if given, move towards them by `momentum`. Otherwise the running ones are used.
+    ones, if given, move towards them by `momentum`. Otherwise the running ones are used. The result
+    has x's dtype, as in PyTorch: halves stay halves beside statistics and weights in float32.
     """
     given = {"running_mean": running_mean, "running_var": running_var}
     check_kind("batch_norm", x.dtype, "real float")
@@ -117,19 +121,45 @@ def batch_norm(
     if not training:
         assert running_mean is not None
         assert running_var is not None
-        return _by_running(x, running_mean, running_var, weight, bias, eps)
+        return _by_running(x, running_mean, running_var, weight, bias, eps).astype(x.dtype)
     axes = (0, *range(2, x.ndim))
     if shapes.size_of(tuple(x.shape[a] for a in axes)) < 2:
         raise ShapeError(
             f"batch_norm: training needs more than one value in each channel, got shape {x.shape}"
         )
+    if serves(x, weight, bias):
+        return _by_kernels(x, running_mean, running_var, weight, bias, momentum, eps)
     out = standardize(x, axes, eps)
     if running_mean is not None:
         with no_grad():
             # the running variance is the unbiased one, though the batch is scaled by the biased
             now = ((running_mean, x.mean(axis=axes)), (running_var, x.var(axis=axes, correction=1)))
             _moved("batch_norm", now, momentum)
-    return _scaled(out, weight, bias)
+    return _scaled(out, weight, bias).astype(x.dtype)
+
+
+def _by_kernels(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float | Tensor,
+    eps: float,
+) -> Tensor:
+    """Batch norm in training by ops of their own."""
+    channels = (x.shape[1],)
+    with no_grad():
+        weight = ones(channels, x.dtype) if weight is None else weight
+        bias = zeros(channels, x.dtype) if bias is None else bias
+    out = channel_norm(x, weight, bias, eps)
+    if running_mean is not None:
+        count = shapes.size_of(x.shape) // x.shape[1]
+        with no_grad():
+            found = moments(x)
+            now = ((running_mean, found[0]), (running_var, found[1] * (count / (count - 1))))
+            _moved("batch_norm", now, momentum)
+    return out
 
 
 @composite(
@@ -163,7 +193,7 @@ def instance_norm(
     """Each channel of each example standardised over its places, then scaled and shifted.
 
     Running statistics, if given, move by `momentum` towards the mean over the batch; without
-    `use_input_stats` they are used instead of the example's own.
+    `use_input_stats` they are used instead of the example's own. The result has x's dtype.
     """
     given = {"running_mean": running_mean, "running_var": running_var}
     check_kind("instance_norm", x.dtype, "real float")
@@ -174,7 +204,7 @@ def instance_norm(
     if not use_input_stats:
         assert running_mean is not None
         assert running_var is not None
-        return _by_running(x, running_mean, running_var, weight, bias, eps)
+        return _by_running(x, running_mean, running_var, weight, bias, eps).astype(x.dtype)
     axes = tuple(range(2, x.ndim))
     if shapes.size_of(x.shape[2:]) < 2:
         raise ShapeError(
@@ -186,7 +216,7 @@ def instance_norm(
             mean, var = x.mean(axis=axes), x.var(axis=axes, correction=1)
             now = ((running_mean, mean.mean(axis=0)), (running_var, var.mean(axis=0)))
             _moved("instance_norm", now, momentum)
-    return _scaled(out, weight, bias)
+    return _scaled(out, weight, bias).astype(x.dtype)
 
 
 @composite(
@@ -229,6 +259,24 @@ def group_norm(
     return _scaled(out.reshape(x.shape), weight, bias)
 
 
+# rms_norm in one kernel where nothing is differentiated: no rules, only its definition has them
+SCALED_RMS: Kernel = Kernel(
+    "scaled_rms",
+    lambda x, weight, axes, eps: x * rsqrt((x * x).mean(axis=axes, keepdims=True) + eps) * weight,
+    ("x", "weight"),
+    precision="float32",
+)
+register(
+    SCALED_RMS,
+    lambda x, weight, axes, eps: apply(SCALED_RMS, x, weight, axes=axes, eps=eps),
+    reference=lambda x, weight, axes, eps: (
+        x / np.sqrt((x * x).mean(axis=axes, keepdims=True) + eps) * weight
+    ),
+    namespace="internal",
+    samples=lambda: iter((sample(s.real(2, 4), s.real(4, seed=1), (1,), 1e-3),)),
+)
+
+
 @composite(
     kinds="real float",
     methods=(),
@@ -263,6 +311,8 @@ def rms_norm(
     wide = x.astype(dtypes.float32) if x.dtype.itemsize < 4 else x
     least = float(np.finfo(wide.dtype.np).eps) if eps is None else eps
     axes = tuple(range(x.ndim - len(last), x.ndim))
+    if weight is not None and len(axes) == 1 and wide is x and weight.dtype is x.dtype:
+        return apply(SCALED_RMS, x, weight, axes=axes, eps=float(least))
     out = wide * rsqrt((wide * wide).mean(axis=axes, keepdims=True) + least)
     out = out.astype(x.dtype)
     return out if weight is None else out * weight

@@ -121,7 +121,7 @@ def _states_portable(
     return _stacked(_all_steps(_wide(gx, start, w, b), mode), MODES[mode].states, gx.dtype)
 
 
-def _lstm_back(
+def lstm_back(
     gh: Tensor, gc: Tensor, step: list[Tensor], c_before: Tensor
 ) -> tuple[list[Tensor], Tensor]:
     """The gradients of the gates, and of the cell state before the step."""
@@ -137,7 +137,7 @@ def _lstm_back(
     return gates, dc * f
 
 
-def _gru_back(gh: Tensor, step: list[Tensor], h_before: Tensor) -> tuple[list[Tensor], Tensor]:
+def gru_back(gh: Tensor, step: list[Tensor], h_before: Tensor) -> tuple[list[Tensor], Tensor]:
     """The gradients of the gates' hidden parts, then that of the last one's other part; and of h
     directly."""
     _, r, z, n, hn = step
@@ -169,10 +169,10 @@ def _grads_portable(
         gh = carried[0] + coming[0]
         direct: Tensor | None = None
         if mode == "lstm":
-            gates, gc = _lstm_back(gh, carried[1] + coming[1], found[t], before[1])
+            gates, gc = lstm_back(gh, carried[1] + coming[1], found[t], before[1])
             hidden = concat(gates, axis=-1)
         elif mode == "gru":
-            gates, direct = _gru_back(gh, found[t], before[0])
+            gates, direct = gru_back(gh, found[t], before[0])
             hidden = concat(gates[:3], axis=-1)
         else:
             h = found[t][0]

@@ -7,18 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from everygrad.amp.policy import policy, whole
 from everygrad.core import shapes
+from everygrad.core.context import intercepted, tracing
 from everygrad.core.tensor import Tensor
-from everygrad.dispatch import apply
+from everygrad.dispatch import apply, rows, scaled_rows
 from everygrad.errors import ArgumentError, AxisError, DtypeError, OutOfRangeError, ShapeError
 from everygrad.ops.elementwise.basic import rsqrt, where
 from everygrad.ops.elementwise.math import exp, log
 from everygrad.ops.index.gather import check_index, taken
 from everygrad.ops.random import generators
 from everygrad.ops.record import samples as s
+from everygrad.ops.record.arguments import taking
 from everygrad.ops.record.families import Kernel, check_kind
 from everygrad.ops.record.keywords import cast_first, with_names
-from everygrad.ops.record.spec import composite, refuse, register, same, sample
+from everygrad.ops.record.spec import REGISTRY, Op, composite, refuse, register, same, sample
 from everygrad.ops.record.splits import other_axes
 
 
@@ -124,6 +127,10 @@ def log_softmax(x: Tensor, axis: int = -1, **names: Any) -> Tensor:
     return apply(LOG_SOFTMAX, x, axis=at) if x.shape[at] else same(x)
 
 
+softmax = rows(SOFTMAX, taking(softmax, scalar_rows="row"))
+log_softmax = rows(LOG_SOFTMAX, taking(log_softmax, scalar_rows="row"))
+
+
 def _row_samples() -> Any:
     yield sample(s.real(2, 3))
     yield sample(s.real(2, 3, 4), axis=1)
@@ -144,6 +151,7 @@ register(
     SOFTMAX,
     softmax,
     methods=("softmax",),
+    by_itself=True,
     kinds="real float",
     reference="tests.support.references:softmax",
     samples=_row_samples,
@@ -153,6 +161,7 @@ register(
     LOG_SOFTMAX,
     log_softmax,
     methods=("log_softmax",),
+    by_itself=True,
     kinds="real float",
     reference="tests.support.references:log_softmax",
     samples=_row_samples,
@@ -230,6 +239,7 @@ def standardize(x: Tensor, axis: Any = -1, eps: float = 1e-5) -> Tensor:
 register(
     STANDARDIZE,
     standardize,
+    scalar_rows="row",
     kinds="real float",
     reference="tests.support.references:standardize",
     samples=lambda: iter((sample(s.real(2, 4)), sample(s.real(3, 2, 4), axis=(0, 2), eps=1e-3))),
@@ -246,7 +256,130 @@ register(
 )
 
 
-@composite(
+class _ScaledStandardize(Kernel):
+    """layer_norm. Recorded where `_scales_at_once` says so; elsewhere its definition is."""
+
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        _, x, weight, _ = self.restore(node, create_graph)
+        axes, eps = node.params["axes"], node.params["eps"]
+        to_x, to_weight, to_bias = (parent is not None for parent in node.parents)
+        plain = not create_graph and type(g._data) is np.ndarray and not intercepted()
+        by_x = by_weight = by_bias = None
+        if not plain and (to_x or to_weight):
+            unit = apply(STANDARDIZE, x, axes=axes, eps=eps)
+        if to_x:
+            if plain:
+                by_x = apply(SCALED_STANDARDIZE_VJP, g, x, weight, axes=axes, eps=eps)
+            else:
+                by_x = apply(STANDARDIZE_VJP, g * weight, unit, x, axes=axes, eps=eps)
+        if to_weight:
+            terms = apply(TIMES_STANDARDIZED, g, x, axes=axes, eps=eps) if plain else g * unit
+            by_weight = _over_rows(terms)
+        if to_bias:
+            by_bias = _over_rows(g)
+        return [by_x, by_weight, by_bias]
+
+
+def _over_rows(x: Tensor) -> Tensor:
+    """The sum over all axes but the last."""
+    return apply(REGISTRY["sum"], x, axes=tuple(range(x.ndim - 1)), keepdims=False)
+
+
+# layer_norm over the last axis, in one kernel
+SCALED_STANDARDIZE: Kernel = _ScaledStandardize(
+    "scaled_standardize",
+    lambda x, weight, bias, axes, eps: apply(STANDARDIZE, x, axes=axes, eps=eps) * weight + bias,
+    ("x", "weight", "bias"),
+    (lambda g, x, weight: g, lambda g, x: g, lambda g: g),
+    precision="float32",
+)
+# its derivative by x, and the terms of that by the weight
+SCALED_STANDARDIZE_VJP: Kernel = Kernel(
+    "scaled_standardize_vjp",
+    lambda g, x, weight, axes, eps: apply(
+        STANDARDIZE_VJP,
+        g * weight,
+        apply(STANDARDIZE, x, axes=axes, eps=eps),
+        x,
+        axes=axes,
+        eps=eps,
+    ),
+    ("g", "x", "weight"),
+)
+TIMES_STANDARDIZED: Kernel = Kernel(
+    "times_standardized",
+    lambda g, x, axes, eps: g * apply(STANDARDIZE, x, axes=axes, eps=eps),
+    ("g", "x"),
+)
+
+
+def _scales_at_once(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
+    """Whether layer_norm is one op: where nothing is differentiated, and eagerly on the CPU.
+    Elsewhere the ops of its definition join those around them."""
+    if x._node is weight._node is bias._node is None:
+        return True
+    if intercepted() and (tracing.get() is not None or policy() is not None):
+        return False
+    return type(x._data) is type(weight._data) is type(bias._data) is np.ndarray
+
+
+register(
+    SCALED_STANDARDIZE,
+    lambda x, weight, bias, axes, eps: apply(
+        SCALED_STANDARDIZE, x, weight, bias, axes=axes, eps=eps
+    ),
+    reference="tests.support.references:scaled_standardize",
+    namespace="internal",
+    samples=lambda: iter((sample(s.real(2, 4), s.real(4, seed=1), s.real(4, seed=2), (1,), 1e-5),)),
+)
+register(
+    SCALED_STANDARDIZE_VJP,
+    lambda g, x, weight, axes, eps: apply(SCALED_STANDARDIZE_VJP, g, x, weight, axes=axes, eps=eps),
+    reference="tests.support.references:scaled_standardize_vjp",
+    namespace="internal",
+    samples=lambda: iter(
+        (sample(s.real(2, 4, seed=3), s.real(2, 4), s.real(4, seed=1), (1,), 1e-5),)
+    ),
+)
+register(
+    TIMES_STANDARDIZED,
+    lambda g, x, axes, eps: apply(TIMES_STANDARDIZED, g, x, axes=axes, eps=eps),
+    reference="tests.support.references:times_standardized",
+    namespace="internal",
+    samples=lambda: iter((sample(s.real(2, 4, seed=3), s.real(2, 4), (1,), 1e-5),)),
+)
+
+
+def layer_norm(
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """x standardised over its last axes, then scaled by weight and shifted by bias."""
+    last = shapes.as_shape(normalized_shape, "layer_norm")
+    if not last or x.shape[-len(last) :] != last:
+        raise ShapeError(f"layer_norm: {x.shape} does not end in {last}")
+    for name, value in (("weight", weight), ("bias", bias)):
+        if value is not None and value.shape != last:
+            raise ShapeError(f"layer_norm: {name} {value.shape} must have shape {last}")
+    axes = tuple(range(x.ndim - len(last), x.ndim))
+    if len(axes) == 1 and weight is not None and bias is not None:
+        check_kind("layer_norm", x.dtype, "real float")
+        if x.dtype is weight.dtype is bias.dtype and _scales_at_once(x, weight, bias):
+            return apply(SCALED_STANDARDIZE, x, weight, bias, axes=axes, eps=float(eps))
+    out = standardize(x, axes, eps)
+    out = out if weight is None else out * weight
+    return out if bias is None else out + bias
+
+
+layer_norm = scaled_rows(SCALED_STANDARDIZE, taking(whole("layer_norm", layer_norm)))
+register(
+    Op("layer_norm"),
+    layer_norm,
+    methods=("layer_norm",),
+    by_itself=True,
     kinds="real float",
     reference="tests.support.references:layer_norm",
     samples=lambda: iter(
@@ -262,24 +395,6 @@ register(
     ),
     precision="float32",
 )
-def layer_norm(
-    x: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Tensor:
-    """x standardised over its last axes, then scaled by weight and shifted by bias."""
-    last = shapes.as_shape(normalized_shape, "layer_norm")
-    if not last or x.shape[-len(last) :] != last:
-        raise ShapeError(f"layer_norm: {x.shape} does not end in {last}")
-    for name, value in (("weight", weight), ("bias", bias)):
-        if value is not None and value.shape != last:
-            raise ShapeError(f"layer_norm: {name} {value.shape} must have shape {last}")
-    out = standardize(x, tuple(range(x.ndim - len(last), x.ndim)), eps)
-    out = out if weight is None else out * weight
-    return out if bias is None else out + bias
-
 
 # --- dropout and embedding -----------------------------------------------------------------------
 

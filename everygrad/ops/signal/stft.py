@@ -21,8 +21,6 @@ from everygrad.ops.shape.joining import roll
 from everygrad.ops.shape.movement import slice_axis
 from everygrad.ops.signal.fft import as_complex, fft, ifft, irfft, rfft
 
-_ABSENT = {"webgpu": "complex"}
-
 
 def _frequencies(op: str, values: Any, n: int, d: float, dtype: Any, device: str | None) -> Tensor:
     if shapes.as_int(n, op, "n") < 1:
@@ -114,7 +112,6 @@ def _padding(count: int, pad: int, mode: str) -> Any:
     methods=(),
     namespace="fft",
     kinds="float",
-    absent=_ABSENT,
     reference="tests.support.references_fft:stft",
     samples=lambda: iter(
         (
@@ -188,7 +185,6 @@ def _stretches(x: Tensor, size: int, hop: int, pad: int, mode: str) -> Tensor:
     methods=(),
     namespace="fft",
     kinds="float",
-    absent=_ABSENT,
     reference="tests.support.references_fft:istft",
     samples=lambda: iter(
         (sample(s.real(3, 4), 4, hop_length=2), sample(s.real(2, 3, 3), 4, 1, normalized=True))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import everygrad as eg
 from everygrad.backends.cpu import lazy_native
+from everygrad.backends.cpu.fused import row_loops
 from everygrad.backends.cpu.kernels import half_conversions, ordering, random_bits
-from everygrad.backends.cpu.solver import lapack
+from everygrad.backends.cpu.solver import fourier, matrix_gradients
 from everygrad.ops.record.spec import REGISTRY
 from tests.support import references_random as words
 from tests.support.references import philox
@@ -65,11 +68,11 @@ def test_transforms_of_real_rows(n: int, dtype: Any) -> None:
     x = rng.standard_normal((rows, n)).astype(dtype)
     close = {"rtol": 0, "atol": (2e-6 if dtype == np.float32 else 1e-14) * n}
     want = np.fft.rfft(x.astype(np.float64))
-    got = lapack.real_dft(x, 1)
+    got = fourier.real_dft(x, 1)
     assert got.dtype == np.result_type(dtype, np.complex64)
     np.testing.assert_allclose(got, want, **close)
     half = (want + 1j * rng.standard_normal(want.shape)).astype(got.dtype)
-    back = lapack.half_dft(half, 1, n)  # the imaginary parts at both ends are ignored
+    back = fourier.half_dft(half, 1, n)  # the imaginary parts at both ends are ignored
     assert back.dtype == dtype
     np.testing.assert_allclose(back, np.fft.irfft(half, n, norm="forward"), **close)
 
@@ -125,3 +128,69 @@ def test_ctc_of_sizes_known_and_not(shape: Any, dtype: str) -> None:
         compiled = eg.jit(op.function)(*whole)
         np.testing.assert_array_equal(compiled.numpy(), got.numpy())
         np.testing.assert_allclose(got.numpy(), op.portable(*whole).numpy(), **close)
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_numpys_public_transforms_serve_where_its_ufuncs_are_gone(n: int, dtype: Any) -> None:
+    rng = np.random.default_rng(n)
+    x = (rng.standard_normal((3, n, 2)) + 1j * rng.standard_normal((3, n, 2))).astype(dtype)
+    one = x.real.dtype.type(0.5)
+    axes = [(1,), (), (1,)]
+    for inside, public in ((fourier._FORWARD, np.fft.fft), (fourier._INVERSE, np.fft.ifft)):
+        got, want = np.empty_like(x), np.empty_like(x)
+        inside(x, one, want, axes=axes)
+        fourier._public(public)(x, one, got, axes=axes)
+        np.testing.assert_allclose(got, want, atol=1e-5)
+    half, want_half = (np.empty((3, n // 2 + 1, 2), dtype) for _ in range(2))
+    fourier._REAL[n % 2](x.real, one, want_half, axes=axes)
+    fourier._public(np.fft.rfft)(x.real, one, half, axes=axes)
+    np.testing.assert_allclose(half, want_half, atol=1e-5)
+    back, want_back = (np.empty(x.shape, x.real.dtype) for _ in range(2))
+    fourier._HALF(half, one, want_back, axes=axes)
+    fourier._public(np.fft.irfft)(half, one, back, axes=axes)
+    np.testing.assert_allclose(back, want_back, atol=1e-5)
+
+
+_ROWS: dict[str, Callable[..., Any]] = {
+    "softmax": lambda x, w, b: eg.softmax(x),
+    "log_softmax": lambda x, w, b: eg.log_softmax(x),
+    "layer_norm": lambda x, w, b: eg.layer_norm(x, w.shape, w, b),
+    "rms_norm": lambda x, w, b: eg.rms_norm(x, w.shape, w),
+}
+
+
+@pytest.mark.parametrize("name", _ROWS)
+@pytest.mark.parametrize("n", [1, 3, 64, row_loops.STRIP, row_loops.STRIP + 1])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_rows_at_the_size_where_one_call_serves(name: str, n: int, more: int) -> None:
+    """One native call, or blocks on all threads: both are right beside PyTorch in float64."""
+    rng = np.random.default_rng(n)
+    count = max(1, row_loops.SMALL // n + more)
+    x, w, b = (rng.standard_normal(s).astype(np.float32) for s in ((count, n), n, n))
+    got = _ROWS[name](*map(eg.tensor, (x, w, b))).numpy()
+    tx, tw, tb = (torch.tensor(a, dtype=torch.float64) for a in (x, w, b))
+    want = {
+        "softmax": lambda: torch.softmax(tx, -1),
+        "log_softmax": lambda: torch.log_softmax(tx, -1),
+        "layer_norm": lambda: torch.nn.functional.layer_norm(tx, (n,), tw, tb),
+        "rms_norm": lambda: torch.nn.functional.rms_norm(tx, (n,), tw, np.finfo("f4").eps),
+    }[name]()
+    np.testing.assert_allclose(got, want.numpy(), rtol=2e-5, atol=2e-5)
+    turned = _ROWS[name](eg.tensor(np.asfortranarray(x)), *map(eg.tensor, (w, b))).numpy()
+    np.testing.assert_allclose(turned, got, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_of_factorisations_leave_doubtful_cases_to_the_definition() -> None:
+    """The kernels serve what is plain, and nothing else."""
+    rng = np.random.default_rng(0)
+    g = rng.standard_normal((3, 4))
+    for values, plain in (([1.0, 2.0, 3.0], True), ([1.0, 2.0, 2.0], False)):
+        out = np.concatenate((np.array(values)[:, None], np.eye(3)), axis=1)
+        assert (matrix_gradients.eigh_vjp(g, out) is not NotImplemented) == plain
+    g = rng.standard_normal((6, 2))
+    for diagonal, plain in (([1.0, 2.0], True), ([1.0, 0.0], False)):
+        out = np.concatenate((np.eye(4, 2), np.diag(diagonal)))
+        assert (matrix_gradients.qr_vjp(g, out) is not NotImplemented) == plain
+        packed = np.concatenate((np.eye(3, 2), [diagonal[::-1]], np.eye(2)))
+        assert (matrix_gradients.svd_vjp(g, packed, 3) is not NotImplemented) == plain

@@ -12,7 +12,7 @@ import pytest
 import everygrad as eg
 from everygrad.backends.cpu import registry
 from everygrad.backends.cpu.kernels import half_conversions, ordering, random_bits
-from everygrad.backends.cpu.solver import lapack
+from everygrad.backends.cpu.solver import fourier
 from everygrad.core.config import config
 from everygrad.ops.nn.sparse_interp import Table, _reference as by_matrix
 
@@ -147,12 +147,12 @@ def test_many_bits_are_those_of_few() -> None:
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_transforms_in_slabs(axis: int) -> None:
     x = np.random.default_rng(2).standard_normal((61, 53, 47)) + 0j  # prime sizes use NumPy
-    np.testing.assert_allclose(lapack.dft(x, axis, False), np.fft.fft(x, axis=axis), atol=1e-10)
+    np.testing.assert_allclose(fourier.dft(x, axis, False), np.fft.fft(x, axis=axis), atol=1e-10)
     n = x.shape[axis]
-    np.testing.assert_allclose(lapack.dft(lapack.dft(x, axis, False), axis, True), x * n)
-    half = lapack.real_dft(x.real, axis)
+    np.testing.assert_allclose(fourier.dft(fourier.dft(x, axis, False), axis, True), x * n)
+    half = fourier.real_dft(x.real, axis)
     np.testing.assert_allclose(half, np.fft.rfft(x.real, axis=axis), atol=1e-10)
-    np.testing.assert_allclose(lapack.half_dft(half, axis, n), x.real * n, atol=1e-9)
+    np.testing.assert_allclose(fourier.half_dft(half, axis, n), x.real * n, atol=1e-9)
 
 
 @pytest.mark.parametrize("axis", [0, 1])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from everygrad import dtypes
 from everygrad.backends import thread_pool
 from everygrad.backends.cpu.kernels import elementwise
+from everygrad.backends.cpu.llvm.compiler import Engine, engine
 from everygrad.compiler.expr import Expr, call, lower
 from everygrad.errors import ArgumentError
 
@@ -137,3 +140,62 @@ def test_fork() -> None:
 def test_thread_count_is_checked() -> None:
     with pytest.raises(ArgumentError, match="0 threads"):
         thread_pool.set_num_threads(0)
+
+
+# --- work that no signal handler may end ---------------------------------------------------------
+
+
+def test_uninterrupted_work_is_never_on_the_main_thread() -> None:
+    assert thread_pool.uninterrupted(threading.current_thread) is not threading.main_thread()
+    with pytest.raises(ZeroDivisionError):
+        thread_pool.uninterrupted(lambda: 1 // 0)
+    found: list[Any] = []
+    other = threading.Thread(
+        target=lambda: found.append(thread_pool.uninterrupted(threading.current_thread))
+    )
+    other.start()
+    other.join()
+    assert found == [other]  # where no handler runs anyway, it stays
+
+
+def test_an_interrupted_wait_leaves_the_work_to_its_end() -> None:
+    began, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        began.set()
+        time.sleep(0.05)
+        done.set()
+
+    def interrupt(signum: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    def send() -> None:
+        began.wait()
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        threading.Thread(target=send).start()
+        with pytest.raises(KeyboardInterrupt):
+            thread_pool.uninterrupted(work)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert done.wait(10)
+    assert thread_pool.uninterrupted(lambda: 7) == 7
+
+
+def test_llvm_is_not_called_on_the_main_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lock is taken by Python code, in which a handler's exception would leave it taken."""
+    seen: set[Any] = set()
+    for name in ("_object_code", "_link"):
+        plain = getattr(Engine, name)
+
+        def noted(self: Any, *args: Any, plain: Any = plain) -> Any:
+            seen.add(threading.current_thread())
+            return plain(self, *args)
+
+        monkeypatch.setattr(Engine, name, noted)
+    source = "define void @step(i64 %lo, i64 %hi, ptr %args) {\n  ret void\n}\n"
+    engine().compile(f"; {time.time_ns()}\n{source}", "step")
+    assert seen
+    assert threading.main_thread() not in seen

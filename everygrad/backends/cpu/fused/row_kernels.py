@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends.cpu.fused.row_loops import Pass, Row, run
+from everygrad.backends.cpu.fused.row_loops import Pass, Row, SmallRows, run
 from everygrad.backends.cpu.kernels.half_conversions import is_half
 from everygrad.compiler.expr import Expr, call
 from everygrad.core.shapes import Shape, size_of
+
+_MOST_SMALL = 64  # kernels kept for arrays that differ in eps
 
 
 def _exp(x: Any) -> Expr:
@@ -83,6 +85,57 @@ def standardize_vjp(eps: float) -> tuple[Pass, ...]:
     )
 
 
+@lru_cache(maxsize=64)
+def scaled_standardize(eps: float) -> tuple[Pass, ...]:
+    """Passes over (x, weight, bias): a standardised row, scaled and shifted."""
+    first, second, _ = standardize(eps)
+    scaled = Pass(store=lambda r: _centred(r, 0, 0) * _scale(r, 1, eps) * r.x[1] + r.x[2])
+    return first, second, scaled
+
+
+@lru_cache(maxsize=64)
+def scaled_standardize_vjp(eps: float) -> tuple[Pass, ...]:
+    """Passes over (g, x, weight): the derivative of a scaled row by x."""
+
+    def weighted(r: Row) -> Expr:
+        return r.x[0] * r.x[2]
+
+    def stored(r: Row) -> Expr:
+        scale = _scale(r, 2, eps)
+        along = _centred(r, 1, 0) * scale * (scale * r.total[3] / r.n)
+        return scale * (weighted(r) - r.total[1] / r.n - along)
+
+    return (
+        Pass(reduce=(("add", lambda r: r.x[1]), ("add", weighted))),
+        Pass(
+            reduce=(
+                ("add", lambda r: _centred(r, 1, 0) * _centred(r, 1, 0)),
+                ("add", lambda r: weighted(r) * _centred(r, 1, 0)),
+            )
+        ),
+        Pass(store=stored),
+    )
+
+
+@lru_cache(maxsize=64)
+def times_standardized(eps: float) -> tuple[Pass, ...]:
+    """Passes over (g, x): g times the standardised x."""
+    return (
+        Pass(reduce=(("add", lambda r: r.x[1]),)),
+        Pass(reduce=(("add", lambda r: _centred(r, 1, 0) * _centred(r, 1, 0)),)),
+        Pass(store=lambda r: r.x[0] * (_centred(r, 1, 0) * _scale(r, 1, eps))),
+    )
+
+
+@lru_cache(maxsize=64)
+def scaled_rms(eps: float) -> tuple[Pass, ...]:
+    """Passes over (x, weight): a row over the root of its mean square, scaled."""
+    return (
+        Pass(reduce=(("add", lambda r: r.x[0] * r.x[0]),)),
+        Pass(store=lambda r: r.x[0] * _scale(r, 0, eps) * r.x[1]),
+    )
+
+
 def _as_rows(a: Any, order: Shape, length: int) -> Any:
     """The array as contiguous rows of `length` elements, its axes permuted to `order`."""
     a = np.transpose(a, order)
@@ -90,30 +143,50 @@ def _as_rows(a: Any, order: Shape, length: int) -> Any:
     return np.ascontiguousarray(a).reshape(rows, length)
 
 
-def over_axes(passes: Callable[..., tuple[Pass, ...]]) -> Callable[..., Any]:
-    """A kernel over rows that span `axes`; other keywords choose the passes."""
+def over_axes(
+    passes: Callable[..., tuple[Pass, ...]], inputs: int, shared: int = 0
+) -> Callable[..., Any]:
+    """A kernel over rows that span `axes`; a parameter `eps`, where there is one, chooses the
+    passes. The last `shared` inputs have the shape of a row."""
+    small: dict[Any, SmallRows] = {}
 
     def kernel(*arrays: Any, axes: Shape, **params: Any) -> Any:
         first = arrays[0]
-        if axes == (first.ndim - 1,) and all(a.flags.c_contiguous for a in arrays):
-            flat = [a.reshape(-1, a.shape[-1]) for a in arrays] if first.size else []
-            return run(passes(**params), flat).reshape(first.shape) if flat else first.copy()
+        if axes == (first.ndim - 1,):
+            eps = params.get("eps")
+            quick = small.get(eps)
+            if quick is None:
+                if len(small) >= _MOST_SMALL:
+                    small.clear()
+                quick = small[eps] = SmallRows(passes(**params), inputs, shared)
+            if quick.serves(arrays):
+                return quick(arrays)
         order = (*(a for a in range(first.ndim) if a not in axes), *axes)
         length = size_of(tuple(first.shape[a] for a in axes))
-        out = run(passes(**params), [_as_rows(a, order, length) for a in arrays])
+        own = len(arrays) - shared
+        rows = [_as_rows(a, order, length) for a in arrays[:own]]
+        rows += [np.ascontiguousarray(a) for a in arrays[own:]]
+        out = run(passes(**params), rows, shared)
         out = out.reshape(tuple(first.shape[a] for a in order))
         return np.transpose(out, tuple(order.index(a) for a in range(first.ndim)))
 
     return kernel
 
 
-def along(passes: tuple[Pass, ...]) -> Callable[..., Any]:
+def along(passes: tuple[Pass, ...], inputs: int) -> Callable[..., Any]:
     """A kernel along one axis."""
-    kernel = over_axes(lambda: passes)
-    return lambda *arrays, axis: kernel(*arrays, axes=(axis,))
+    kernel = over_axes(lambda: passes, inputs)
+    quick = SmallRows(passes, inputs)
+
+    def run_along(*arrays: Any, axis: int) -> Any:
+        if axis == arrays[0].ndim - 1 and quick.serves(arrays):
+            return quick(arrays)
+        return kernel(*arrays, axes=(axis,))
+
+    return run_along
 
 
-_softmax, _softmax_of_halves = along(SOFTMAX), along(SOFTMAX_OF_HALVES)
+_softmax, _softmax_of_halves = along(SOFTMAX, 1), along(SOFTMAX_OF_HALVES, 1)
 
 
 def softmax(x: Any, axis: int) -> Any:
@@ -122,9 +195,15 @@ def softmax(x: Any, axis: int) -> Any:
 
 KERNELS: dict[str, Callable[..., Any]] = {
     "softmax": softmax,
-    "softmax_vjp": along(SOFTMAX_VJP),
-    "log_softmax": along(LOG_SOFTMAX),
-    "log_softmax_vjp": along(LOG_SOFTMAX_VJP),
-    "standardize": over_axes(standardize),
-    "standardize_vjp": over_axes(standardize_vjp),
+    "softmax_vjp": along(SOFTMAX_VJP, 2),
+    "log_softmax": along(LOG_SOFTMAX, 1),
+    "log_softmax_vjp": along(LOG_SOFTMAX_VJP, 2),
+    "standardize": over_axes(standardize, 1),
+    "standardize_vjp": over_axes(standardize_vjp, 3),
+    "scaled_standardize": over_axes(scaled_standardize, 3, shared=2),
+    "scaled_standardize_vjp": over_axes(scaled_standardize_vjp, 3, shared=1),
+    "times_standardized": over_axes(times_standardized, 2),
+    "scaled_rms": over_axes(scaled_rms, 2, shared=1),
 }
+# those of one array, for dispatch
+SMALL_ROWS = {"softmax": SmallRows(SOFTMAX, 1), "log_softmax": SmallRows(LOG_SOFTMAX, 1)}

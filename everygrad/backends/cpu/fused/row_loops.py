@@ -7,14 +7,18 @@ element; the exponentials, stored, and their sum; the quotients.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from everygrad.backends.cpu.kernels.elementwise import address_of
+import numpy as np
+
 from everygrad.backends.cpu.llvm import intrinsics
-from everygrad.backends.cpu.llvm.compiler import Emitter, Value, engine, literal
+from everygrad.backends.cpu.llvm.compiler import Address, Emitter, Value, engine, literal
 from everygrad.backends.cpu.llvm.loops import program_body
+from everygrad.backends.cpu.runtime.addresses import address_of
 from everygrad.backends.cpu.runtime.parallel_for import spread
 from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.compiler.accumulate import identity
@@ -26,6 +30,8 @@ Body = Callable[["Row"], Expr]
 GRAIN = edge(__name__, "GRAIN", 1 << 12, "elements")  # elements per task, in whole rows
 # elements of a row that are summed in its dtype; the strips of a longer row are summed in float64
 STRIP = edge(__name__, "STRIP", 1 << 12, "size")
+# elements of an array up to which one call of one thread is quickest
+SMALL = edge(__name__, "SMALL", 1 << 14, "elements")
 
 
 class Row:
@@ -50,13 +56,17 @@ class _RowKernelWriter:
     """Writes one kernel: kernel(lo, hi, n, out, *inputs) over rows [lo, hi) of n elements.
 
     Half floats are computed in float32 and rounded when they are stored. `long`: rows may be
-    longer than a strip; strips cost time if rows are short.
+    longer than a strip; strips cost time if rows are short. The last `shared` inputs are one row,
+    which every row is computed with.
     """
 
-    def __init__(self, passes: Sequence[Pass], inputs: int, held: DType, long: bool) -> None:
+    def __init__(
+        self, passes: Sequence[Pass], inputs: int, held: DType, long: bool, shared: int
+    ) -> None:
         self.long = long
         self.passes = passes
         self.inputs = inputs
+        self.shared = shared
         self.held = held  # in memory
         self.memory = intrinsics.memory_type(held)
         self.dtype = dtype = float32 if held.bits == 16 else held
@@ -196,10 +206,12 @@ class _RowKernelWriter:
             "  %r = phi i64 [ %lo, %entry ], [ %r.next, %rows.end ]",
             "  %offset = mul i64 %r, %n",
         ]
-        for pointer, row in [*((p, f"%row{k}") for k, p in enumerate(names)), ("%out", "%row.out")]:
-            lines.append(
-                f"  {row} = getelementptr inbounds {self.memory}, ptr {pointer}, i64 %offset"
-            )
+        own = self.inputs - self.shared
+        for pointer, row, at in [
+            *((p, f"%row{k}", "%offset" if k < own else "0") for k, p in enumerate(names)),
+            ("%out", "%row.out", "%offset"),
+        ]:
+            lines.append(f"  {row} = getelementptr inbounds {self.memory}, ptr {pointer}, i64 {at}")
         for k, one in enumerate(self.passes):
             self.traverse(k, one)
         lines += [
@@ -219,23 +231,76 @@ class _RowKernelWriter:
         return "\n".join([*sorted(self.e.declarations), head, *lines, "}", ""])
 
 
-def source(passes: Sequence[Pass], inputs: int, dtype: DType, long: bool = False) -> str:
+def source(
+    passes: Sequence[Pass], inputs: int, dtype: DType, long: bool = False, shared: int = 0
+) -> str:
     """The LLVM IR of a row kernel, for reading."""
-    return _RowKernelWriter(passes, inputs, dtype, long).text()
+    return _RowKernelWriter(passes, inputs, dtype, long, shared).text()
 
 
 @lru_cache(maxsize=256)
-def _compiled(passes: tuple[Pass, ...], inputs: int, dtype: DType, long: bool) -> int:
-    """The address of the kernel."""
-    return engine().compile(source(passes, inputs, dtype, long), "rows")
+def _compiled(
+    passes: tuple[Pass, ...], inputs: int, dtype: DType, long: bool, shared: int = 0
+) -> Address:
+    return engine().compile(source(passes, inputs, dtype, long, shared), "rows")
 
 
-def run(passes: tuple[Pass, ...], arrays: Sequence[Any]) -> Any:
-    """The passes over each row of contiguous (rows, n) arrays of one floating dtype."""
+def run(passes: tuple[Pass, ...], arrays: Sequence[Any], shared: int = 0) -> Any:
+    """The passes over each row of contiguous (rows, n) arrays of one floating dtype, of which the
+    last `shared` are one row of n elements."""
     count, n = arrays[0].shape
     out = empty((count, n), arrays[0].dtype)
     if out.size:
-        kernel = _compiled(passes, len(arrays), FROM_NP[out.dtype], n > STRIP)
+        kernel = _compiled(passes, len(arrays), FROM_NP[out.dtype], n > STRIP, shared)
         given = [n, address_of(out), *(address_of(a) for a in arrays)]
         spread(kernel, count, max(1, GRAIN // n), given)
     return out
+
+
+_is_contiguous = attrgetter("flags.c_contiguous")
+
+
+class SmallRows:
+    """A kernel on arrays so small that one native call, which keeps the interpreter lock, is done
+    before a second thread would begin."""
+
+    def __init__(self, passes: tuple[Pass, ...], inputs: int, shared: int = 0) -> None:
+        self.passes, self.inputs, self.shared = passes, inputs, shared
+        self.calls: dict[Any, tuple[Address, Any]] = {}  # by dtype
+
+    def serves(self, arrays: Sequence[Any]) -> bool:
+        """Whether contiguous arrays, with rows along their last axis, are such."""
+        shape = arrays[0].shape
+        if not shape or not 0 < arrays[0].size <= SMALL or shape[-1] > STRIP:
+            return False
+        return all(map(_is_contiguous, arrays))
+
+    def native(self, dtype: Any) -> Any:
+        """The kernel as a function of (first row, rows, length, addresses)."""
+        held = self.calls.get(dtype)
+        if held is None:
+            address = _compiled(self.passes, self.inputs, FROM_NP[dtype], False, self.shared)
+            made = ctypes.PYFUNCTYPE(None, *(ctypes.c_int64,) * (4 + self.inputs))(address)
+            held = self.calls[dtype] = (address, made)
+        return held[1]
+
+    def __call__(self, arrays: Sequence[Any]) -> Any:
+        first = arrays[0]
+        shape = first.shape
+        n = shape[-1]
+        out = np.empty(shape, first.dtype)
+        given = [address_of(a) for a in arrays]
+        self.native(first.dtype)(0, first.size // n, n, address_of(out), *given)
+        return out
+
+    def one(self, x: Any) -> Any:
+        """The same of one array, which has elements; None where it is not such an array."""
+        shape, size, dtype = x.shape, x.size, x.dtype
+        n = shape[-1]
+        if size > SMALL or n > STRIP or not x.flags.c_contiguous:
+            return None
+        held = self.calls.get(dtype)
+        out = np.empty(shape, dtype)
+        call = self.native(dtype) if held is None else held[1]
+        call(0, size // n, n, address_of(out), address_of(x))
+        return out

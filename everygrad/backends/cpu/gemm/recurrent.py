@@ -31,7 +31,7 @@ STATES = {"lstm": 2, "gru": 1, "tanh": 1, "relu": 1}
 _FIRST_GATE = {"lstm": 2, "gru": 1, "tanh": 0, "relu": 0}
 
 
-class _RowWriter:
+class RowWriter:
     """A function over rows of arrays whose rows have different lengths, element by element."""
 
     def __init__(self, dtype: DType, hidden: int, strides: tuple[int, ...]) -> None:
@@ -85,7 +85,7 @@ class _RowWriter:
     def tanh_slope(self, y: Reg) -> Reg:
         return self.number("sub", self.constant(1.0), self.times(y, y))
 
-    def step(self, n: int, body: Callable[[_RowWriter], None]) -> Step:
+    def step(self, n: int, body: Callable[[RowWriter], None]) -> Step:
         w = self.w
         with w.counted("r", "%lo", "%hi") as row:
             self.rows = [
@@ -105,7 +105,7 @@ class _RowWriter:
 # forward: 0 what the step keeps, its gates holding h @ w^T; 1 what came before; 2 gx; 3 b
 
 
-def _lstm(k: _RowWriter) -> None:
+def _lstm(k: RowWriter) -> None:
     i, f, g, o = (k.plus(k.load(0, 2 + p), k.load(2, p), k.load(3, p)) for p in range(4))
     i, f, g, o = k.sigmoid(i), k.sigmoid(f), k.number("tanh", g), k.sigmoid(o)
     c = k.plus(k.times(f, k.load(1, 1)), k.times(i, g))
@@ -113,7 +113,7 @@ def _lstm(k: _RowWriter) -> None:
         k.store(value, 0, part)
 
 
-def _gru(k: _RowWriter) -> None:
+def _gru(k: RowWriter) -> None:
     r, z = (k.sigmoid(k.plus(k.load(0, 1 + p), k.load(2, p), k.load(3, p))) for p in range(2))
     hn = k.plus(k.load(0, 3), k.load(3, 2))
     n = k.number("tanh", k.plus(k.load(2, 2), k.times(r, hn)))
@@ -122,8 +122,8 @@ def _gru(k: _RowWriter) -> None:
         k.store(value, 0, part)
 
 
-def _plain(fn: str) -> Callable[[_RowWriter], None]:
-    def body(k: _RowWriter) -> None:
+def _plain(fn: str) -> Callable[[RowWriter], None]:
+    def body(k: RowWriter) -> None:
         x = k.plus(k.load(0), k.load(2), k.load(3))
         k.store(k.number("tanh", x) if fn == "tanh" else k.number("max", x, k.constant(0.0)), 0)
 
@@ -134,7 +134,7 @@ def _plain(fn: str) -> Callable[[_RowWriter], None]:
 # product brought; 3 what the step kept; 4 what came before; 5 the gradient of its states
 
 
-def _lstm_back(k: _RowWriter) -> None:
+def _lstm_back(k: RowWriter) -> None:
     c, i, f, g, o = (k.load(3, part) for part in range(1, 6))
     gh = k.plus(k.load(2), k.load(5))
     t = k.number("tanh", c)
@@ -146,7 +146,7 @@ def _lstm_back(k: _RowWriter) -> None:
     k.store(k.times(dc, f), 1)
 
 
-def _gru_back(k: _RowWriter) -> None:
+def _gru_back(k: RowWriter) -> None:
     r, z, n, hn = (k.load(3, part) for part in range(1, 5))
     gh = k.plus(k.load(2), k.load(5), k.load(1))
     dn = k.times(gh, k.number("sub", k.constant(1.0), z), k.tanh_slope(n))
@@ -157,8 +157,8 @@ def _gru_back(k: _RowWriter) -> None:
     k.store(k.times(gh, z), 1)
 
 
-def _plain_back(fn: str) -> Callable[[_RowWriter], None]:
-    def body(k: _RowWriter) -> None:
+def _plain_back(fn: str) -> Callable[[RowWriter], None]:
+    def body(k: RowWriter) -> None:
         h, gh = k.load(3), k.plus(k.load(2), k.load(5))
         if fn == "tanh":
             k.store(k.times(gh, k.tanh_slope(h)), 0)
@@ -169,10 +169,10 @@ def _plain_back(fn: str) -> Callable[[_RowWriter], None]:
     return body
 
 
-def _last(mode: str) -> Callable[[_RowWriter], None]:
+def _last(mode: str) -> Callable[[RowWriter], None]:
     """0 the gradients of the start; 1 what is carried beside h; 2 the gradient of h."""
 
-    def body(k: _RowWriter) -> None:
+    def body(k: RowWriter) -> None:
         dh = k.load(2)
         if mode == "lstm":
             found = [dh, k.load(1), k.constant(0.0), k.constant(0.0)]
@@ -193,7 +193,7 @@ _BACKWARD = {"lstm": _lstm_back, "gru": _gru_back, "tanh": _plain_back("tanh"), 
 @lru_cache(maxsize=256)
 def _gates(mode: str, dtype: DType, n: int, hidden: int, strides: Shape, kind: str) -> Work:
     body = {"forward": _FORWARD[mode], "backward": _BACKWARD[mode], "last": _last(mode)}[kind]
-    return Work((_RowWriter(dtype, hidden, strides).step(n, body),))
+    return Work((RowWriter(dtype, hidden, strides).step(n, body),))
 
 
 # --- all steps -----------------------------------------------------------------------------------

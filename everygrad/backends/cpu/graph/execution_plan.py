@@ -276,7 +276,8 @@ class Planner:
             group = self.with_contiguous_loads(group)
         made: FusedWork = fused(group, self.stored, bounds)
         ins = [self.at(self.slot(v), offset * v.dtype.itemsize) for v, offset in made.inputs]
-        self.reuse(group, made)
+        elsewhere = _read_elsewhere(group)
+        self.reuse(group, made, elsewhere)
         outs = [self.slot(v) for v in made.outputs]
         given = [*outs, *ins]
         if made.work.scratch:
@@ -289,7 +290,7 @@ class Planner:
         self.note(outs, ins, len(made.work.steps))
         if group.row is None and len(made.work.steps) == 1:
             self.whole_reads[len(self.steps) - 1] = {
-                self.slot(v) for v, _ in made.inputs if _read_in_place(group, v)
+                self.slot(v) for v, _ in made.inputs if v not in elsewhere
             }
 
     def begin(self) -> None:
@@ -347,8 +348,9 @@ class Planner:
         # a slot that two of the groups read must not be overwritten by one of them
         self.whole_reads[len(self.steps) - 1] = {s for s, count in whole.items() if count == 1}
 
-    def reuse(self, group: Group, made: FusedWork) -> None:
-        """In-place reuse: results take the memory of inputs that no later step reads."""
+    def reuse(self, group: Group, made: FusedWork, elsewhere: set[Value]) -> None:
+        """In-place reuse: results take the memory of inputs that no later step reads, and that are
+        not read `elsewhere` than where the loop is."""
         if group.row is not None:  # a later pass may read what an earlier pass overwrote
             return
         free = [
@@ -357,7 +359,7 @@ class Planner:
             if self.slots[v] in self.spans
             and self.slots[v] not in self.busy
             and not self.pending_reads.get(v)
-            and _read_in_place(group, v)
+            and v not in elsewhere
         ]
         for out in made.outputs:
             if out in self.results or group.members[out].role != "full":
@@ -475,7 +477,7 @@ class Planner:
         group = next((g for g in readers if g.number in self.waiting), None)
         if group is None or self.blocked[group.number]:
             return None
-        in_step = group.size == v.size and _read_in_place(group, v)
+        in_step = group.size == v.size and v not in _read_elsewhere(group)
         return group if in_step and can_split_by_rows(group, rows[-1]) else None
 
     def certain(self) -> set[int]:
@@ -529,15 +531,17 @@ def _reads(group: Group) -> set[Value]:
     return {r.value for r in refs if isinstance(r, Load)}
 
 
-def _read_in_place(group: Group, v: Value) -> bool:
-    """Whether every load of v reads element i when the loop is at element i of the group."""
-    loads = [
-        r for m in group.members.values() for r in m.refs if isinstance(r, Load) and r.value is v
-    ]
-    return all(
-        r.value.size == group.size and r.step is None and is_whole(r.shape, r.strides, r.offset)
+def _read_elsewhere(group: Group) -> set[Value]:
+    """The values of which a load reads another element than i when the loop is at element i of
+    the group."""
+    loads = (r for m in group.members.values() for r in m.refs if isinstance(r, Load))
+    return {
+        r.value
         for r in loads
-    )
+        if r.value.size != group.size
+        or r.step is not None
+        or not is_whole(r.shape, r.strides, r.offset)
+    }
 
 
 def build(graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> ExecutionPlan:

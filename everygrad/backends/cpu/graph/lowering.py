@@ -10,15 +10,16 @@ import numpy as np
 
 from everygrad import dtypes
 from everygrad.backends.cpu.attention import attention
-from everygrad.backends.cpu.conv import convolution, pooling
+from everygrad.backends.cpu.conv import convolution, pair_convolution, pooling
 from everygrad.backends.cpu.gemm import recurrent
 from everygrad.backends.cpu.gemm.eager_matmul import batched
 from everygrad.backends.cpu.gemm.gemm import matmul as product
-from everygrad.backends.cpu.kernels import copy_index, ctc, scan, search, sort
+from everygrad.backends.cpu.kernels import copy_index, ctc, gather_scatter, scan, search, sort
 from everygrad.backends.cpu.kernels.numpy_render import render
 from everygrad.backends.cpu.kernels.ordering import SHORT
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Work, contiguous
 from everygrad.backends.cpu.registry import KERNELS, REDUCERS
+from everygrad.codegen import scan as scan_lowering
 from everygrad.compiler.facts import Gemm
 from everygrad.compiler.ir import Value
 from everygrad.core.shapes import size_of
@@ -62,7 +63,7 @@ def _out(p: Any, v: Value) -> tuple[int, ArrayLayout]:
 
 
 def _matmul(p: Any, v: Value) -> bool:
-    if v.dtype not in REAL:
+    if v.dtype not in (*REAL, *HALVES):
         return False
     (a_slot, a), (b_slot, b) = (p.operand(x) for x in v.args)
     if v.op.gemm is Gemm.TRANSPOSED:
@@ -78,11 +79,14 @@ def _matmul(p: Any, v: Value) -> bool:
 
 
 def _conv(p: Any, v: Value) -> bool:
-    if v.dtype not in REAL:
+    kernels = convolution if v.dtype in REAL else pair_convolution
+    if v.dtype not in REAL and not pair_convolution.serves(v.dtype):
+        return False
+    if not all(a.size for a in v.args):  # the kernel's gradient over no images: zeros
         return False
     (x_slot, x), (w_slot, w) = (p.contiguous_operand(a) for a in v.args)
     out_slot, out = _out(p, v)
-    work = getattr(convolution, v.name)(x, w, v.params["window"], out)
+    work = getattr(kernels, v.name)(x, w, v.params["window"], out)
     p.emit(work, [out_slot, x_slot, w_slot], f"%{v.number} {v.name}")
     return True
 
@@ -128,9 +132,9 @@ def _four_axes(slot: int, x: ArrayLayout) -> tuple[int, ArrayLayout]:
 
 def _gather(p: Any, v: Value) -> bool:
     (x_slot, x), (i_slot, index) = (p.contiguous_operand(a) for a in v.args)
-    if v.dtype.is_complex:
+    if v.dtype.itemsize > 8:
         return False
-    work = copy_index.gather(x, index, v.params["axis"])
+    work = gather_scatter.gather(x, index, v.params["axis"])
     p.emit(work, [p.slot(v), x_slot, i_slot], f"%{v.number} gather")
     return True
 
@@ -140,17 +144,17 @@ def _last_write(p: Any, v: Value) -> bool:
         return False
     slot, index = p.contiguous_operand(v.args[0])
     p.guard(v, slot, index, "setitem: index", v.params["size"])
-    work = copy_index.last_write(index, v.params["size"])
+    work = gather_scatter.last_write(index, v.params["size"])
     p.emit(work, [p.slot(v), slot], f"%{v.number} last_write")
     return True
 
 
 def _index_put(p: Any, v: Value) -> bool:
-    if v.dtype.is_complex or not v.size or not v.args[1].size:
+    if v.dtype.itemsize > 8 or not v.size or not v.args[1].size:
         return False
     (x_slot, x), (i_slot, index), (s_slot, _) = (p.contiguous_operand(a) for a in v.args)
     p.guard(v, i_slot, index, "setitem: index", x.shape[0])
-    work = copy_index.index_put(x, index)
+    work = gather_scatter.index_put(x, index)
     p.emit(work, [p.slot(v), x_slot, i_slot, s_slot], f"%{v.number} index_put")
     return True
 
@@ -159,13 +163,13 @@ def _adding(p: Any, v: Value) -> bool:
     if v.dtype.is_complex or v.dtype.itemsize == 2 or v.dtype is dtypes.bool_:
         return False
     (x_slot, x), (i_slot, index), (s_slot, _) = (p.contiguous_operand(a) for a in v.args)
-    work = getattr(copy_index, v.name)(x, index, v.params["axis"])
+    work = getattr(gather_scatter, v.name)(x, index, v.params["axis"])
     p.emit(work, [p.slot(v), x_slot, i_slot, s_slot], f"%{v.number} {v.name}")
     return True
 
 
 def _scan(p: Any, v: Value) -> bool:
-    if not scan.serves(v.args[0].dtype) or not v.size:
+    if not scan_lowering.serves(v.args[0].dtype) or not v.size:
         return False
     given = [p.contiguous_operand(a) for a in v.args]
     work = scan.scan(v.name, given[0][1], **v.params)
@@ -266,7 +270,7 @@ RULES: dict[str, Callable[[Any, Value], bool]] = {
     "index_put": _index_put,
     "index_add": _adding,
     "scatter_add": _adding,
-    **dict.fromkeys(scan.OPS, _scan),
+    **dict.fromkeys(scan_lowering.OPS, _scan),
     **dict.fromkeys(ctc.OPS, _ctc),
     "rnn_reserve": partial(_recurrent, lower=recurrent.lower_reserve),
     "rnn_sequence": partial(_recurrent, lower=recurrent.lower_states),

@@ -20,9 +20,9 @@ from everygrad.backends.cpu.graph.execution_plan import (
     NativeStep,
     build,
 )
-from everygrad.backends.cpu.kernels.elementwise import address_of
 from everygrad.backends.cpu.llvm.compiler import engine
 from everygrad.backends.cpu.runtime import native_threads
+from everygrad.backends.cpu.runtime.addresses import address_of
 from everygrad.backends.cpu.runtime.pool import SMALLEST, Recycled, empty, is_sole_owner
 from everygrad.compiler.ir import Graph, Value
 from everygrad.compiler.memory import Memory

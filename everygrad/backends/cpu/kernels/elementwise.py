@@ -24,11 +24,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from everygrad.backends import thread_pool
 from everygrad.backends.code_cache import code_cache
 from everygrad.backends.cpu.llvm import intrinsics, loop_order
 from everygrad.backends.cpu.llvm.compiler import Address, engine
 from everygrad.backends.cpu.llvm.loops import Loops, Pattern, operand_dtypes
+from everygrad.backends.cpu.runtime.addresses import address_of
 from everygrad.backends.cpu.runtime.parallel_for import spread
+from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.compiler.expr import Program
 from everygrad.compiler.thresholds import edge
 from everygrad.errors import ArgumentError, DtypeError
@@ -98,25 +101,6 @@ def _call(part: loop_order.LoopNest, pattern: Pattern) -> _Call:
     return _Call(math.prod(part.sizes), tuple(part.offsets), meta)
 
 
-# PyArrayObject begins with the object head and then the data pointer: part of NumPy's ABI, and ten
-# times faster to read than `ctypes.data` or `__array_interface__`
-_HEAD = object.__basicsize__
-_read_pointer = ctypes.c_void_p.from_address
-
-
-def address_of(array: Array) -> int:
-    return _read_pointer(id(array) + _HEAD).value or 0
-
-
-def _address_slowly(array: Array) -> int:
-    return int(array.ctypes.data)
-
-
-_probe = np.zeros(3)[1:]
-if address_of(_probe) != _address_slowly(_probe):  # an interpreter with another object header
-    address_of = _address_slowly
-
-
 class Kernel:
     """A program and everything compiled for it."""
 
@@ -130,6 +114,7 @@ class Kernel:
         self.wanted = [None if d is None else d.np for d in found[1:]]
         self._compiled: dict[Pattern, _Compiled] = {}
         self._plans: dict[Any, _CallPlan] = {}
+        self._flat: dict[str, _Compiled] = {}  # by kinds: those of `flat`, without a lock
         self._lock = threading.Lock()
         self.recent = True
 
@@ -145,6 +130,12 @@ class Kernel:
                 nbytes = sum(c.address.nbytes for c in self._compiled.values())
                 code_cache.add(self, nbytes, _drop)
             return found
+
+    def forget(self) -> None:
+        """Hold no code any more."""
+        self._compiled.clear()
+        self._plans.clear()
+        self._flat.clear()
 
     def plan(self, arrays: Sequence[Array], out: Array) -> _CallPlan:
         """How to run on arrays laid out like these."""
@@ -169,6 +160,40 @@ class Kernel:
         for k, (array, wanted) in enumerate(zip(arrays, self.wanted, strict=False)):
             if wanted is not None and array.dtype != wanted:
                 raise DtypeError(f"the program reads {wanted} as input {k}, got {array.dtype}")
+
+    def flat(self, arrays: Sequence[Array]) -> Array | None:
+        """The result for contiguous arrays of one shape, with numbers beside them or without, which
+        need no plan; None for any others."""
+        shape: tuple[int, ...] = ()
+        kinds = "c"
+        given = []
+        for a, dtype in zip(arrays, self.wanted):  # noqa: B905  # a keyword takes 0.1 us
+            own = a.shape
+            if own == shape:
+                kinds += "c" if own else "s"
+            elif not own:
+                kinds += "s"
+            elif not shape:
+                shape = own
+                kinds += "c"
+            else:
+                return None
+            if a.dtype is not dtype or not a.flags.c_contiguous:
+                return None
+            given.append(address_of(a))
+        if not shape or len(given) != len(arrays):
+            return None
+        compiled = self._flat.get(kinds)
+        if compiled is None:
+            compiled = self._flat[kinds] = self.compiled(Pattern(1, kinds))
+        self.recent = True
+        out: Array = empty(shape, self.out)
+        count = out.size
+        if 0 < count <= SERIAL_MAX:
+            compiled.function(0, count, address_of(out), *given)
+        elif count:
+            _run(compiled, count, (address_of(out), *given))
+        return out
 
     def __call__(self, arrays: Sequence[Array], out: Array) -> None:
         """Fill `out`. Small contiguous arrays cost one dict lookup and one foreign call."""
@@ -199,7 +224,7 @@ class Kernel:
 
 
 def _run(compiled: _Compiled, count: int, given: Sequence[int]) -> None:
-    if count <= SERIAL_MAX:
+    if count <= SERIAL_MAX or thread_pool.num_threads() == 1:
         compiled.function(0, count, *given)
     else:
         spread(compiled.address, count, GRAIN, given)
@@ -230,7 +255,8 @@ def kernel(program: Program) -> Kernel:
 
 
 def _drop(kernel: Kernel) -> None:
-    """Drops a kernel from the cache; calls that are running continue."""
+    """Drops a kernel's code; calls that are running continue, and later ones compile it again."""
+    kernel.forget()
     with _kernels_lock:
         _kernels.pop(str(kernel.program), None)
         for key in [k for k, (_, held) in _by_identity.items() if held is kernel]:

@@ -1,6 +1,8 @@
 """Renders scalar programs as NumPy calls, for small arrays, where the cost of a call dominates.
 
-A program becomes one Python function; a body of a single intrinsic becomes the ufunc itself.
+A program becomes one Python function; a body of a single intrinsic becomes the ufunc itself. Where
+NumPy would go over an array several times, the compiled kernel pays from fewer elements on than
+where one call does: `small` chooses.
 """
 
 from __future__ import annotations
@@ -14,7 +16,15 @@ import numpy as np
 from everygrad.backends.cpu import lazy_native
 from everygrad.backends.cpu.kernels import complex_functions
 from everygrad.compiler.expr import Expr, Inst, Program, lower
+from everygrad.compiler.thresholds import edge
+from everygrad.core.config import config
 from everygrad.dtypes import FROM_NP, DType, bfloat16, rounded
+
+# In shares of `config.native_threshold`: the elements that take NumPy as long as a call of it does,
+# those that a kernel must have at least; KERNEL times it: what a kernel's call costs, likewise.
+CALL = edge(__name__, "CALL", 4, "count")
+LEAST = edge(__name__, "LEAST", 32, "count")
+KERNEL = 1.6
 
 UFUNCS: dict[str, Callable[..., Any]] = {
     "add": np.add,
@@ -162,6 +172,50 @@ def _single(program: Program) -> Callable[..., Any] | None:
     operands = [program.insts[a] for a in last.args]
     in_order = all(o.fn == "input" and o.value == i for i, o in enumerate(operands))
     return _function(last) if in_order else None
+
+
+_small: dict[int, tuple[Program, Callable[..., Any]]] = {}  # the entry keeps its program alive
+_MOST = 4096  # programs that are remembered
+
+
+def small(program: Program, arity: int) -> Callable[..., Any]:
+    """The program on NumPy arrays up to `config.native_threshold`, by NumPy or the kernel."""
+    found = _small.get(id(program))  # hashing a program takes longer than asking of it
+    if found is not None:
+        return found[1]
+    if len(_small) >= _MOST:
+        _small.clear()
+    made = _by_either(program, render(program, arity))
+    _small[id(program)] = (program, made)
+    return made
+
+
+def _by_either(program: Program, by_numpy: Callable[..., Any]) -> Callable[..., Any]:
+    """NumPy's function, or around it one that calls the kernel where that takes less time than
+    NumPy's passes over the array, all together."""
+    passes = sum(inst.fn not in ("input", "const") for inst in program.insts)
+    if passes < 2 or any(inst.dtype.is_complex for inst in program.insts):
+        return by_numpy
+    flat: Callable[..., Any] | None = None
+
+    def by_kernel(*arrays: Any) -> Any:
+        nonlocal flat
+        if flat is None:
+            flat = lazy_native.flat(program) if lazy_native.supports(program) else _nothing
+        out = flat(arrays)
+        return by_numpy(*arrays) if out is None else out
+
+    def either(*arrays: Any) -> Any:
+        size, most = arrays[0].size, config.native_threshold
+        if LEAST * size > most and passes * (size + most / CALL) > KERNEL * most:
+            return by_kernel(*arrays)
+        return by_numpy(*arrays)
+
+    return either
+
+
+def _nothing(arrays: Any) -> None:
+    """What no kernel gives."""
 
 
 @lru_cache(maxsize=4096)

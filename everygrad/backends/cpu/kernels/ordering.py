@@ -191,7 +191,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "cummax_index": _scan("cummax_index", _extreme_index(np.maximum)),
     "cummin_index": _scan("cummin_index", _extreme_index(np.minimum)),
     "recurrence": recurrence,
-    "logcumsumexp": logcumsumexp,
+    "logcumsumexp": _scan("logcumsumexp", logcumsumexp),
     "nonzero_indices": lambda mask, count: np.flatnonzero(mask),
     "searchsorted": searchsorted,
     "scatter_max": _combine_at(np.maximum, _lowest),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from everygrad.backends.cpu.kernels.elementwise import address_of
 from everygrad.backends.cpu.llvm.compiler import Emitter, Value, engine, literal
+from everygrad.backends.cpu.runtime.addresses import address_of
 from everygrad.backends.cpu.runtime.parallel_for import spread
 from everygrad.compiler.thresholds import edge
 from everygrad.core.context import records

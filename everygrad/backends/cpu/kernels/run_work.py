@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from everygrad.backends.code_cache import code_cache
-from everygrad.backends.cpu.kernels.elementwise import address_of
 from everygrad.backends.cpu.llvm.compiler import engine
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work, contiguous
 from everygrad.backends.cpu.runtime import native_threads
+from everygrad.backends.cpu.runtime.addresses import address_of
 from everygrad.backends.cpu.runtime.pool import empty
 from everygrad.dtypes import FROM_NP
 
@@ -70,5 +70,5 @@ def run(work: Work, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
     args = (ctypes.c_void_p * len(given))(*given)
     where = ctypes.addressof(args)
     compiled = functions_of(work.steps)
-    for step, function in zip(work.steps, compiled.addresses, strict=True):
+    for step, function in zip(work.steps, compiled.addresses):  # noqa: B905  # takes 0.1 us
         native_threads.parallel(function, step.blocks, where)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,13 @@ _replays: dict[Any, Any] = {}
 _lock = threading.Lock()
 
 
+# contiguous, aligned and writable, as nearly all arrays are
+_is_plain: Callable[[Any], bool] = attrgetter("flags.carray")
+
+
 def as_contiguous(*arrays: Any) -> tuple[Any, ...]:
     """The arrays as C-contiguous and aligned ones, copied where they are not."""
-    return tuple(np.require(a, requirements=("C", "A")) for a in arrays)
+    return tuple([a if _is_plain(a) else np.require(a, requirements=("C", "A")) for a in arrays])
 
 
 def serves(arrays: Sequence[Any]) -> bool:

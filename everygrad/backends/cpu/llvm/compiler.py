@@ -20,6 +20,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import llvmlite
@@ -28,7 +29,8 @@ from llvmlite.binding import ffi
 
 from everygrad.backends import disk_cache, thread_pool
 from everygrad.backends.cpu.llvm import soft_half
-from everygrad.errors import ArgumentError
+from everygrad.codegen import report
+from everygrad.errors import ArgumentError, CompileError
 
 _MODULES_PER_ENGINE = (
     8  # modules loaded at once share an engine, which lives as long as any of them
@@ -324,6 +326,8 @@ class Engine:
         options.loop_interleaving = True
         options.loop_unrolling = False
         options.slp_vectorization = False
+        # A builder's callbacks are never freed by llvmlite (1.4 KB, with the disk cache off). No
+        # builder can serve twice: each run adds callbacks that point into its own stack frame.
         builder = llvm.create_pass_builder(machine, options)
         passes = self._passes(builder, vectorise)
         try:
@@ -355,7 +359,13 @@ class Engine:
         if found is not None and self._is_valid_object(found, request):
             return found
         with self._machine() as machine:
-            module = self._optimised(request.renamed, machine, request.vectorise)
+            try:
+                module = self._optimised(request.renamed, machine, request.vectorise)
+            except RuntimeError as error:
+                raise CompileError(
+                    f"cpu: a kernel does not compile:\n{str(error).strip()[:4000]}"
+                    f"{report.origin(request.text)}"
+                ) from None
             made = self._unlocked.object_code(machine, module)
         disk_cache.put(request.key, made)
         return made
@@ -421,8 +431,12 @@ class Engine:
 
     def free_dropped(self) -> None:
         """Frees the memory of code that nobody holds now, not when code is loaded next."""
-        with self._lock:
-            self._free_dropped()
+
+        def free() -> None:
+            with self._lock:
+                self._free_dropped()
+
+        thread_pool.uninterrupted(free)
 
     @property
     def loaded(self) -> int:
@@ -441,6 +455,10 @@ class Engine:
                 found[r.key] = module
         if not missing:
             return found
+        # llvmlite holds its lock in Python code, which a handler on the main thread could end
+        return found | thread_pool.uninterrupted(partial(self._compiled, missing))
+
+    def _compiled(self, missing: dict[str, _Request]) -> dict[str, _Module]:
         longest_first = sorted(missing.values(), key=lambda r: -len(r.text))
         made: dict[_Request, bytes] = {}
 
@@ -449,7 +467,7 @@ class Engine:
                 made[request] = self._object_code(request)
 
         thread_pool.parallel_for(len(longest_first), 1, build)
-        return found | self._load(made)
+        return self._load(made)
 
     def after_fork(self) -> None:
         """In a forked child: the thread that held the lock is gone."""
@@ -507,5 +525,5 @@ def engine() -> Engine:
     global _engine
     with _engine_lock:
         if _engine is None:
-            _engine = Engine()
+            _engine = thread_pool.uninterrupted(Engine)
         return _engine

@@ -35,6 +35,17 @@ def machine(dtype: DType) -> VectorUnit:
     return VectorUnit(width // dtype.itemsize, 16, False)
 
 
+def has_bf16_dots() -> bool:
+    """Whether this processor has dot products of bfloat16 pairs, in vectors of 512 bits."""
+    has = engine().features.get
+    return all(has(name) for name in ("avx512bf16", "avx512bw", "avx512vl"))
+
+
+def _align(type_: str) -> int:
+    """Bytes to which elements of a type, or of a vector of it, are aligned."""
+    return 2 if "i16" in type_ else 4 if "float" in type_ else 8
+
+
 class Loop:
     """A loop being written: its index, the carried values, and their next values."""
 
@@ -49,11 +60,11 @@ class VectorEmitter(Emitter):
 
     def __init__(self, dtype: DType, lanes: int) -> None:
         super().__init__()
-        self.element = "float" if dtype.itemsize == 4 else "double"
+        self.element = {2: "i16", 4: "float", 8: "double"}[dtype.itemsize]  # 16 bits: only moved
         self.lanes = lanes
         self.vector = f"<{lanes} x {self.element}>"
         self.mask = f"<{lanes} x i1>"
-        self.suffix = f"v{lanes}f{dtype.bits}"
+        self.suffix = f"v{lanes}{'i' if dtype.itemsize == 2 else 'f'}{dtype.bits}"
         self.zero = Value(self.vector, "zeroinitializer")
         self.globals: list[str] = []
         self._block = "entry"
@@ -147,11 +158,11 @@ class VectorEmitter(Emitter):
     def load(self, address: Value, type_: str = "") -> Value:
         """By default a vector."""
         kind = type_ or self.vector
-        aligned = "" if kind.startswith("i") else f", align {4 if 'float' in kind else 8}"
+        aligned = "" if kind.startswith("i") else f", align {_align(kind)}"
         return self.emit(kind, f"load {kind}, ptr {address.name}{aligned}")
 
     def store(self, value: Value, address: Value) -> None:
-        align = 4 if "float" in value.type else 8
+        align = _align(value.type)
         self.lines.append(f"  store {value.type} {value.name}, ptr {address.name}, align {align}")
 
     def prefetch(self, address: Value) -> None:
@@ -160,11 +171,13 @@ class VectorEmitter(Emitter):
         given = f"ptr {address.name}, i32 0, i32 2, i32 1"
         self.lines.append(f"  call void @llvm.prefetch.p0({given})")
 
-    def load_where(self, address: Value, mask: Value) -> Value:
-        """A vector, zero where the mask is not set; nothing is read there."""
-        align = Value("i32", "4" if self.element == "float" else "8")
-        name = f"llvm.masked.load.{self.suffix}.p0"
-        return self.call(name, self.vector, address, align, mask, self.zero)
+    def load_where(self, address: Value, mask: Value, of: VectorEmitter | None = None) -> Value:
+        """A vector, zero where the mask is not set; nothing is read there. `of`: the emitter whose
+        vectors are meant, if not this one's."""
+        of = of or self
+        align = Value("i32", str(_align(of.element)))
+        name = f"llvm.masked.load.{of.suffix}.p0"
+        return self.call(name, of.vector, address, align, mask, of.zero)
 
     def evens(self, address: Value, low: Value, high: Value) -> Value:
         """Every other element of two vectors, read where the masks are set: far faster than a
@@ -175,15 +188,15 @@ class VectorEmitter(Emitter):
     def gather(self, address: Value, index: Value, mask: Value) -> Value:
         """The elements at `index` from `address` on, zero where the mask is not set."""
         ptrs = f"<{self.lanes} x ptr>"
-        align = Value("i32", "4" if self.element == "float" else "8")
+        align = Value("i32", str(_align(self.element)))
         wide = f"getelementptr {self.element}, ptr {address.name}, {index.type} {index.name}"
         name = f"llvm.masked.gather.{self.suffix}.v{self.lanes}p0"
         return self.call(name, self.vector, self.emit(ptrs, wide), align, mask, self.zero)
 
     def store_where(self, value: Value, address: Value, mask: Value) -> None:
-        align = 4 if "float" in value.type else 8
+        align = _align(value.type)
         kind = "f" if "float" in value.type or "double" in value.type else "i"
-        bits = 32 if "float" in value.type else 64
+        bits = 8 * align
         name = f"llvm.masked.store.v{self.lanes}{kind}{bits}.p0"
         self.declarations.add(f"declare void @{name}({value.type}, ptr, i32, {mask.type})")
         given = f"{value.type} {value.name}, ptr {address.name}, i32 {align}"
@@ -211,6 +224,17 @@ class VectorEmitter(Emitter):
     def lane_numbers(self, step: int = 1, type_: str = "i64") -> Value:
         items = ", ".join(f"{type_} {step * k}" for k in range(self.lanes))
         return Value(f"<{self.lanes} x {type_}>", f"<{items}>")
+
+    def constants(self, values: Sequence[int], type_: str = "i64") -> Value:
+        items = ", ".join(f"{type_} {v}" for v in values)
+        return Value(f"<{self.lanes} x {type_}>", f"<{items}>")
+
+    def each_below(self, numbers: Sequence[int], first: Int, end: Int) -> Value:
+        """The mask of the lanes whose numbers, with `first` added, are in [0, end)."""
+        kind = f"<{self.lanes} x i64>"
+        moved = self.op("add", self.splat(self.i64(first), kind), self.constants(numbers))
+        bound = self.splat(self.i64(end), kind)
+        return self.emit(self.mask, f"icmp ult {kind} {moved.name}, {bound.name}")
 
     def below(self, first: Int, end: Int, step: int = 1) -> Value:
         """The mask of the lanes whose numbers, from `first` on by `step`, are in [0, end)."""

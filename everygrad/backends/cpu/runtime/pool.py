@@ -3,16 +3,24 @@
 A block is a plain NumPy array that the pool holds. An allocated array is a view of it and holds a
 reference; when the last view is gone, the block's reference count shows that and it is reused.
 There are no finalisers, and nothing is freed by hand.
+
+A context may have its memory counted (`count_memory`): blocks that are taken in it are its own
+until nobody holds them any more. Ranks that are threads of one process share the pool, and each is
+counted by itself.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 from weakref import getweakrefcount
 
 import numpy as np
 
+from everygrad.backends.cpu.runtime.addresses import address_of
 from everygrad.core.ownership import calibrated, refcount
 from everygrad.core.shapes import Shape
 
@@ -46,6 +54,35 @@ _IDLE = calibrated(_idle_count())
 _ONE_NAME, _ONE_VIEW = map(calibrated, _named_counts())
 
 
+class MemoryCount:
+    """The bytes of the pool that one context holds. Arrays below `SMALLEST` are not the pool's."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._most = 0
+
+    @property
+    def in_use(self) -> int:
+        """Bytes of blocks that were taken in this context and are still held."""
+        with self._pool.lock:
+            return self._pool.held_by(self)
+
+    @property
+    def peak(self) -> int:
+        """The most that was in use at once since the count began, or since `reset_peak`."""
+        return self._most
+
+    def reset_peak(self) -> None:
+        self._most = self.in_use
+
+    def note(self) -> None:
+        """A block was taken; the pool is locked."""
+        self._most = max(self._most, self._pool.held_by(self))
+
+
+counting: ContextVar[MemoryCount | None] = ContextVar("everygrad_memory_count", default=None)
+
+
 class Pool:
     """Blocks by size class."""
 
@@ -53,6 +90,7 @@ class Pool:
         self.blocks: dict[int, list[Any]] = {}
         self.retained = 0
         self.lock = threading.Lock()
+        self.owners: dict[int, MemoryCount] = {}  # of blocks by id, where memory is counted
 
     def empty(self, shape: Shape, dtype: Any) -> Any:
         """An uninitialised C-contiguous array."""
@@ -66,7 +104,9 @@ class Pool:
             blocks = self.blocks.setdefault(size, [])
             for block in blocks:
                 if refcount(block) == _IDLE:
-                    return _aligned(block, nbytes).view(dtype).reshape(shape)
+                    made = _array(block, shape, dtype)
+                    self.note(block)
+                    return made
             if self.retained + size > MAX_BYTES:
                 self.trim()
             block = np.empty(size + ALIGNMENT, np.uint8)
@@ -74,7 +114,27 @@ class Pool:
                 size  # first: if this is interrupted, the next trim corrects the excess
             )
             self.blocks.setdefault(size, []).append(block)
-            return _aligned(block, nbytes).view(dtype).reshape(shape)
+            made = _array(block, shape, dtype)
+            self.note(block)
+            return made
+
+    def note(self, block: Any) -> None:
+        """A block was taken: whose is it?"""
+        count = counting.get()
+        if count is not None:
+            self.owners[id(block)] = count
+            count.note()
+        elif self.owners:
+            self.owners.pop(id(block), None)
+
+    def held_by(self, count: MemoryCount) -> int:
+        """Bytes of the blocks in use that were taken while this count was in force."""
+        total = 0
+        for size, blocks in self.blocks.items():
+            for block in blocks:
+                if refcount(block) != _IDLE and self.owners.get(id(block)) is count:
+                    total += size
+        return total
 
     def holds(self, block: Any) -> bool:
         """Whether a block belongs to the pool."""
@@ -83,13 +143,13 @@ class Pool:
     def trim(self) -> None:
         """Drops every block: idle ones are freed now, the others when their last view goes."""
         self.blocks.clear()
+        self.owners.clear()
         self.retained = 0
 
 
-def _aligned(block: Any, nbytes: int) -> Any:
-    """`nbytes` bytes of the block, from its first aligned address on."""
-    start = -block.ctypes.data % ALIGNMENT
-    return block[start : start + nbytes]
+def _array(block: Any, shape: Shape, dtype: Any) -> Any:
+    """An array in the block, from its first aligned address on. Its base is the block."""
+    return np.ndarray(shape, dtype, block, -address_of(block) % ALIGNMENT)
 
 
 def _size_class(nbytes: int) -> int:
@@ -122,6 +182,17 @@ class Recycled:
 
 _pool = Pool()
 empty = _pool.empty
+
+
+@contextmanager
+def count_memory() -> Iterator[MemoryCount]:
+    """Within the block, memory that this context takes from the pool is counted."""
+    count = MemoryCount(_pool)
+    token = counting.set(count)
+    try:
+        yield count
+    finally:
+        counting.reset(token)
 
 
 def is_sole_owner(array: Any) -> bool:

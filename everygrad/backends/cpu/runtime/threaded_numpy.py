@@ -12,13 +12,17 @@ from everygrad.compiler.thresholds import edge
 _MIN_BLOCK = edge(__name__, "_MIN_BLOCK", 1 << 15, "elements")
 
 
+def is_serial(x: Any) -> bool:
+    """Whether `in_slabs` calls its function once, on all of x."""
+    return x.ndim == 1 or x.size < 2 * _MIN_BLOCK
+
+
 def in_slabs(fn: Callable[[Any, Any], object], x: Any, out: Any, axis: int) -> None:
     """fn(x, out), which fills `out` along `axis`, on slabs of both that split another axis."""
-    others = [a for a in range(x.ndim) if a != axis]
-    cut = max(others, key=lambda a: x.shape[a], default=None)
-    if cut is None or x.size < 2 * _MIN_BLOCK:
+    if is_serial(x):
         fn(x, out)
         return
+    cut = max((a for a in range(x.ndim) if a != axis), key=lambda a: x.shape[a])
 
     def run(lo: int, hi: int) -> None:
         part = (slice(None),) * cut + (slice(lo, hi),)

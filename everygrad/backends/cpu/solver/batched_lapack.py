@@ -18,14 +18,16 @@ from typing import Any
 
 import numpy as np
 
+from everygrad.backends.cpu.gemm import blas
 from everygrad.backends.cpu.gemm.blas import OneThread, openblas
+from everygrad.backends.cpu.runtime.addresses import address_of
 from everygrad.backends.thread_pool import parallel_for
 from everygrad.core.shapes import size_of
 
 SMALL = 24  # rows up to which NumPy's loop over a batch beats one call per matrix
 _BLAS_THREADS_MIN = 256  # rows from which the threads of BLAS pay for a single matrix
 _BLOCK = 64  # LAPACK's block size in columns; its work space is a multiple of it
-LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}  # of routines
+LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}  # of routines, by NumPy's
 
 
 @lru_cache
@@ -55,6 +57,9 @@ def each(x: Any, task: Callable[[int], None]) -> None:
         for i in range(lo, hi):
             task(i)
 
+    if count == 1 and rows**3 <= blas.SMALL:
+        task(0)
+        return
     with nullcontext() if count == 1 and rows >= _BLAS_THREADS_MIN else OneThread():
         parallel_for(count, 1, run)
 
@@ -79,19 +84,32 @@ def map_batch(fn: Callable[..., Any], x: Any, *more: Any) -> Any:
 
 
 def _argument(value: Any) -> Any:
-    if isinstance(value, bytes):
+    kind = type(value)
+    if kind is bytes:
         return value
-    if isinstance(value, int):
+    if kind is int:
         return ctypes.byref(ctypes.c_int64(value))
-    return ctypes.c_void_p(value.ctypes.data)
+    return ctypes.c_void_p(address_of(value))
+
+
+@lru_cache
+def routine(name: str, letter: str) -> Any:
+    """One of LAPACK's, for a dtype of NumPy's letter."""
+    return getattr(library(), f"scipy_{LETTERS[letter]}{name}_64_")
 
 
 def lapack(name: str, dtype: Any, *args: Any) -> int:
     """Calls a routine on arrays, numbers and letters, all by reference; returns its info code."""
     info = ctypes.c_int64(0)
-    call = getattr(library(), f"scipy_{LETTERS[dtype.name]}{name}_64_")
-    call(*map(_argument, args), ctypes.byref(info))
+    routine(name, dtype.char)(*map(_argument, args), ctypes.byref(info))
     return info.value
+
+
+@lru_cache(maxsize=64)
+def triangle(n: int, upper: bool, unit: bool) -> Any:
+    """Where one triangle of n x n matrices is, without the diagonal if `unit`."""
+    ones = np.ones((n, n), bool)
+    return np.triu(ones, int(unit)) if upper else np.tril(ones, -int(unit))
 
 
 def factored(x: Any) -> tuple[Any, Any, Any]:
@@ -162,7 +180,7 @@ def cholesky(x: Any) -> Any:
         bad[i] = lapack("potrf", work.dtype, b"U", n, work[i], n) > 0
         work[i][above] = 0
 
-    above = np.triu_indices(n, 1)
+    above = triangle(n, upper=True, unit=True)
     each(work, factor)
     if bad.any():
         raise np.linalg.LinAlgError("a leading minor is not positive")
@@ -179,7 +197,7 @@ def qr(x: Any) -> tuple[Any, Any]:
         one = transposed[i]
         scales, space = np.empty(n, x.dtype), np.empty(n * _BLOCK, x.dtype)
         lapack("geqrf", x.dtype, m, n, one, m, scales, space, n * _BLOCK)
-        upper[i] = np.triu(one[:, :n].T)
+        np.copyto(upper[i], one[:, :n].T, where=triangle(n, upper=True, unit=False))
         make = "ungqr" if x.dtype.kind == "c" else "orgqr"
         lapack(make, x.dtype, m, n, n, one, m, scales, space, n * _BLOCK)
 
@@ -203,3 +221,26 @@ def lu_factor(x: Any) -> Any:
 
     each(transposed, factor)
     return out.reshape((*x.shape[:-1], n + 1))
+
+
+def lstsq(a: Any, b: Any, rtol: float) -> Any:
+    """The smallest of the nearest solutions, and below it a row of ranks."""
+    (m, n), k = a.shape[-2:], b.shape[-1]
+    dtype, tall = a.dtype, max(m, n)
+    work = matrices(a.mT)
+    count = len(work)
+    sides = np.zeros((count, k, tall), dtype)
+    sides[:, :, :m] = b.mT.reshape((count, k, m))
+    out = np.empty((count, n + 1, k), dtype)
+    least = np.array(rtol, dtype.char.lower())
+    size = 2 * min(m, n) + 2 * n + _BLOCK * max(n + 1, k)
+    more = (np.empty(2 * n, dtype.char.lower()),) if dtype.kind == "c" else ()
+
+    def one(i: int) -> None:
+        chosen, rank, space = np.zeros(n, np.int64), np.zeros(1, np.int64), np.empty(size, dtype)
+        args = (m, n, k, work[i], m, sides[i], tall, chosen, least, rank, space, size)
+        lapack("gelsy", dtype, *args, *(v.copy() for v in more))
+        out[i, :n], out[i, n] = sides[i, :, :n].T, rank[0]
+
+    each(work, one)
+    return out.reshape((*a.shape[:-2], n + 1, k))

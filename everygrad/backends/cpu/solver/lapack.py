@@ -1,4 +1,4 @@
-"""Linear algebra and Fourier transforms by NumPy's LAPACK and pocketfft, on batches of matrices.
+"""Linear algebra by NumPy's LAPACK, on batches of matrices.
 
 Arrays are float32, float64 or complex: half floats were widened before. An error of LAPACK becomes
 an ArgumentError with the op's name.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from everygrad.backends.cpu.runtime.pool import empty
-from everygrad.backends.cpu.runtime.threaded_numpy import in_slabs
+from everygrad.backends.cpu.gemm.blas import matmul
+from everygrad.backends.cpu.runtime.addresses import address_of
 from everygrad.backends.cpu.solver import batched_lapack
 from everygrad.core.context import records
 from everygrad.core.shapes import size_of
@@ -24,6 +25,53 @@ _ROW_MAJOR, _NO_TRANS, _LEFT = 101, 111, 141  # of CBLAS
 _UPPER, _LOWER, _PLAIN, _UNIT = 121, 122, 131, 132
 _ADDRESS = ctypes.c_void_p
 _INT = ctypes.c_int64
+# the ufuncs that NumPy's functions call, which take twice as long around them; None where a later
+# NumPy has none
+_UFUNCS = getattr(np.linalg, "_umath_linalg", None)
+
+
+def _ufunc(
+    name: str, of_reals: str, of_complex: str, public: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A ufunc of NumPy's on matrices, in double precision as NumPy calls it: its results, in the
+    dtype of the first array. Where it fails there is NaN, and NumPy's own function tells why."""
+    inside = getattr(_UFUNCS, name, None)
+    if inside is None:
+        return public
+
+    def run(*arrays: Any) -> Any:
+        dtype = arrays[0].dtype
+        try:
+            out = inside(*arrays, signature=of_complex if dtype.kind == "c" else of_reals)
+        except RuntimeWarning:  # raised by a filter: there would be NaN
+            return public(*arrays)
+        first = out[0] if type(out) is tuple else out
+        if not first.size or _has_nan(first):
+            return public(*arrays)
+        if type(out) is tuple:
+            return tuple([part.astype(_kind(dtype, part), copy=False) for part in out])
+        return out.astype(dtype, copy=False)
+
+    return run
+
+
+def _has_nan(x: Any) -> bool:
+    """Whether NaN is in the first of each matrix's elements, or each row's of a matrix."""
+    first = x.item(0)
+    if first != first:
+        return True
+    return x.ndim > 1 and bool(np.isnan(x[..., 0]).any())
+
+
+def _kind(dtype: Any, x: Any) -> Any:
+    """The dtype of a result: real where x is."""
+    return dtype if x.dtype.kind == dtype.kind else np.zeros((), dtype).real.dtype
+
+
+_cholesky = _ufunc("cholesky_lo", "d->d", "D->D", np.linalg.cholesky)
+_inv = _ufunc("inv", "d->d", "D->D", np.linalg.inv)
+_solve = _ufunc("solve", "dd->d", "DD->D", np.linalg.solve)
+_eigh = _ufunc("eigh_lo", "d->dd", "D->dD", np.linalg.eigh)
 
 
 @contextmanager
@@ -44,25 +92,26 @@ def solve_triangular(a: Any, b: Any, upper: bool, unit: bool) -> Any:
         raise ArgumentError(records.failure("solve_triangular"))
     if b.size and batched_lapack.serves(a):
         return _trsm(a, b, upper, unit)
-    part = np.triu(a) if upper else np.tril(a)
+    # not a product: what is not read may be infinite
+    part = np.where(batched_lapack.triangle(n, upper, unit), a, 0)
     if unit:
         part[..., range(n), range(n)] = 1
-    return np.linalg.solve(part, b)
+    return _solve(part, b)
 
 
 def _trsm(a: Any, b: Any, upper: bool, unit: bool) -> Any:
-    letter = batched_lapack.LETTERS[a.dtype.name]
+    letter = batched_lapack.LETTERS[a.dtype.char]
     call = getattr(batched_lapack.library(), f"scipy_cblas_{letter}trsm64_")
     one: Any = {"s": ctypes.c_float(1), "d": ctypes.c_double(1)}.get(letter)
     if one is None:
         held = np.ones((), a.dtype)
-        one = _ADDRESS(held.ctypes.data)
+        one = _ADDRESS(address_of(held))
     rows, out = np.ascontiguousarray(a).reshape((-1, *a.shape[-2:])), batched_lapack.matrices(b)
     sides = (_ROW_MAJOR, _LEFT, _UPPER if upper else _LOWER, _NO_TRANS, _UNIT if unit else _PLAIN)
     m, n = (_INT(size) for size in out.shape[-2:])
 
     def substitute(i: int) -> None:
-        at = (_ADDRESS(rows[i].ctypes.data), m, _ADDRESS(out[i].ctypes.data), n)
+        at = (_ADDRESS(address_of(rows[i])), m, _ADDRESS(address_of(out[i])), n)
         call(*sides, m, n, one, *at)
 
     batched_lapack.each(out, substitute)
@@ -118,12 +167,12 @@ def solve(a: Any, b: Any) -> Any:
     with _named("solve"):
         if b.size and a.shape[:-2] == b.shape[:-2] and batched_lapack.serves(a):
             return batched_lapack.solve(a, b)
-        return np.linalg.solve(a, b)
+        return _solve(a, b)
 
 
 def inv(x: Any) -> Any:
     with _named("inv"):
-        return batched_lapack.inv(x) if batched_lapack.serves(x) else np.linalg.inv(x)
+        return batched_lapack.inv(x) if batched_lapack.serves(x) else _inv(x)
 
 
 def slogdet(x: Any) -> Any:
@@ -131,8 +180,9 @@ def slogdet(x: Any) -> Any:
         sign, size = _slogdet(batched_lapack.signed_diagonals(*batched_lapack.factored(x)[:2]))
     else:
         sign, size = np.linalg.slogdet(x)
-    both = np.stack((sign, size.astype(x.dtype)), axis=-1)
-    return both.reshape((*x.shape[:-2], 2))
+    both = np.empty((*x.shape[:-2], 2), x.dtype)
+    both[..., 0], both[..., 1] = (np.reshape(part, x.shape[:-2]) for part in (sign, size))
+    return both
 
 
 def _slogdet(diagonals: Any) -> tuple[Any, Any]:
@@ -195,7 +245,30 @@ def _adjugate_of_any(x: Any) -> Any:
 
 
 def pinv(x: Any, rtol: Any) -> Any:
-    return batched_lapack.map_batch(np.linalg.pinv, x, np.broadcast_to(rtol, x.shape[:-2]))
+    with _named("pinv"):
+        return batched_lapack.map_batch(np.linalg.pinv, x, np.broadcast_to(rtol, x.shape[:-2]))
+
+
+def lstsq(a: Any, b: Any, rtol: float) -> Any:
+    """The smallest of the nearest solutions, and below it a row of ranks: gelsy, by a QR whose
+    columns are chosen. The definition, by singular values, serves what has no elements and tells
+    what is not finite."""
+    if not a.size or not b.size or batched_lapack.library() is None:
+        return NotImplemented
+    out = batched_lapack.lstsq(a, b, rtol)
+    return out if np.isfinite(out).all() else NotImplemented
+
+
+def lstsq_ranks(packed: Any) -> Any:
+    return packed[..., -1, 0].real.astype(np.int64)
+
+
+def lstsq_residuals(a: Any, x: Any, b: Any) -> Any:
+    left = matmul(a, x) - b
+    if left.dtype.kind == "c":
+        left = np.abs(left)
+    left *= left
+    return left.sum(axis=-2)
 
 
 # --- decompositions ------------------------------------------------------------------------------
@@ -203,13 +276,22 @@ def pinv(x: Any, rtol: Any) -> Any:
 
 def cholesky(x: Any) -> Any:
     with _named("cholesky"):
-        return batched_lapack.cholesky(x) if batched_lapack.serves(x) else np.linalg.cholesky(x)
+        return batched_lapack.cholesky(x) if batched_lapack.serves(x) else _cholesky(x)
 
 
 def qr(x: Any) -> Any:
     """Q's rows, then R's: side by side in one array of m + n rows."""
-    tall = x.shape[-2] >= x.shape[-1] and batched_lapack.serves(x)
-    return np.concatenate(batched_lapack.qr(x) if tall else np.linalg.qr(x), axis=-2)
+    m, n = x.shape[-2:]
+    if m < n or not x.size or _UFUNCS is None:
+        return np.concatenate(np.linalg.qr(x), axis=-2)
+    if batched_lapack.serves(x):
+        return np.concatenate(batched_lapack.qr(x), axis=-2)
+    work = x.astype(np.result_type(x.dtype, np.float64))  # a copy: R is left in it
+    scales = _UFUNCS.qr_r_raw(work)
+    out = np.empty((*x.shape[:-2], m + n, n), x.dtype)
+    out[..., :m, :] = _UFUNCS.qr_reduced(work, scales)
+    out[..., m:, :] = np.where(batched_lapack.triangle(n, True, False), work[..., :n, :], 0)
+    return out
 
 
 def qr_complete(x: Any) -> Any:
@@ -219,12 +301,15 @@ def qr_complete(x: Any) -> Any:
 
 def _side_by_side(values: Any, vectors: Any) -> Any:
     """[values | vectors]."""
-    return np.concatenate((values[..., None].astype(vectors.dtype), vectors), axis=-1)
+    n = vectors.shape[-1]
+    out = np.empty((*vectors.shape[:-1], n + 1), vectors.dtype)
+    out[..., 0], out[..., 1:] = values, vectors
+    return out
 
 
 def eigh(x: Any) -> Any:
     with _named("eigh"):
-        return _side_by_side(*batched_lapack.map_batch(np.linalg.eigh, x))
+        return _side_by_side(*batched_lapack.map_batch(_eigh, x))
 
 
 def eigvalsh(x: Any) -> Any:
@@ -245,15 +330,18 @@ def eigvals(x: Any) -> Any:
         )
 
 
-def _thin_svd(x: Any) -> Any:
-    return np.linalg.svd(x, full_matrices=False)
+_thin_svd = _ufunc("svd_s", "d->ddd", "D->DdD", partial(np.linalg.svd, full_matrices=False))
 
 
 def svd(x: Any) -> Any:
     """U's rows, one of singular values, then V's rows, each of k elements."""
     with _named("svd"):
         u, values, vh = batched_lapack.map_batch(_thin_svd, x)
-    return np.concatenate((u, values[..., None, :].astype(x.dtype), vh.mT.conj()), axis=-2)
+    m, n = x.shape[-2:]
+    out = np.empty((*x.shape[:-2], m + 1 + n, min(m, n)), x.dtype)
+    out[..., :m, :], out[..., m, :] = u, values
+    out[..., m + 1 :, :] = vh.mT.conj() if x.dtype.kind == "c" else vh.mT
+    return out
 
 
 def svd_complete(x: Any) -> Any:
@@ -303,7 +391,7 @@ def _pade(x: Any, coefficients: Sequence[int]) -> Any:
     return np.linalg.solve(even - odd, even + odd)
 
 
-# --- checks, transforms --------------------------------------------------------------------------
+# --- checks --------------------------------------------------------------------------------------
 
 
 def check_true(ok: Any, what: str, error: type[EverygradError]) -> Any:
@@ -319,40 +407,6 @@ def ensure(x: Any, ok: Any, what: str, error: type[EverygradError]) -> Any:
     return x
 
 
-def _complex_of(dtype: Any) -> Any:
-    return np.result_type(dtype, np.complex64)
-
-
-def dft(x: Any, axis: int, inverse: bool) -> Any:
-    if not x.size:
-        return x
-    out = empty(x.shape, x.dtype)
-    if inverse:
-        in_slabs(lambda a, b: np.fft.ifft(a, axis=axis, norm="forward", out=b), x, out, axis)
-    else:
-        in_slabs(lambda a, b: np.fft.fft(a, axis=axis, out=b), x, out, axis)
-    return out
-
-
-def real_dft(x: Any, axis: int) -> Any:
-    shape = (*x.shape[:axis], x.shape[axis] // 2 + 1, *x.shape[axis + 1 :])
-    if not x.size:
-        return np.zeros(shape, _complex_of(x.dtype))
-    out = empty(shape, _complex_of(x.dtype))
-    in_slabs(lambda a, b: np.fft.rfft(a, axis=axis, out=b), x, out, axis)
-    return out
-
-
-def half_dft(x: Any, axis: int, size: int) -> Any:
-    """The real sequence of `size` elements whose transform begins with x, not divided by size."""
-    shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
-    if not x.size:
-        return np.zeros(shape, x.real.dtype)
-    out = empty(shape, x.real.dtype)
-    in_slabs(lambda a, b: np.fft.irfft(a, size, axis=axis, norm="forward", out=b), x, out, axis)
-    return out
-
-
 KERNELS: dict[str, Callable[..., Any]] = {
     "solve_triangular": solve_triangular,
     "lu_factor": lu_factor,
@@ -363,6 +417,9 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "slogdet": slogdet,
     "adjugate": adjugate,
     "pinv": pinv,
+    "lstsq": lstsq,
+    "lstsq_ranks": lstsq_ranks,
+    "lstsq_residuals": lstsq_residuals,
     "cholesky": cholesky,
     "qr": qr,
     "qr_complete": qr_complete,
@@ -376,7 +433,4 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "matrix_exp": matrix_exp,
     "check_true": check_true,
     "ensure": ensure,
-    "dft": dft,
-    "real_dft": real_dft,
-    "half_dft": half_dft,
 }
