@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from everygrad import dtypes
+from everygrad.backends.base import Uploads
 from everygrad.backends.cuda import dlpack, registry
 from everygrad.backends.cuda.array import (
     ALIGNED,
@@ -21,6 +22,7 @@ from everygrad.backends.cuda.array import (
     remember,
 )
 from everygrad.backends.cuda.cupy_interop import on_our_stream
+from everygrad.backends.cuda.driver.copy_stream import CopyStream
 from everygrad.backends.cuda.driver.driver import Driver
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.backends.cuda.driver.gpu import Gpu, Kernel, PendingRead
@@ -250,6 +252,9 @@ class Cuda(GpuBackend):
                 self.gpu.driver.upload(out.ptr, data)
         return out
 
+    def uploads(self) -> CopyStreamUploads:
+        return CopyStreamUploads(self)
+
     @property
     def dlpack_device(self) -> tuple[int, int]:
         return (dlpack.GPU, self.gpu.driver.index)
@@ -286,6 +291,31 @@ class Cuda(GpuBackend):
         assert array.storage is not None
         reading = self.gpu.read(array.storage, low * size, (high - low + 1) * size)
         return Readback(array, reading, low)
+
+
+class CopyStreamUploads(Uploads):
+    """Arrays that arrive while other launches compute."""
+
+    def __init__(self, dev: Cuda) -> None:
+        super().__init__(dev)
+        self._device = dev.device
+        self._copies = CopyStream(dev.gpu)
+
+    def put(self, array: Any) -> CudaArray:
+        dtype = dtypes.as_dtype(array.dtype)
+        storage = None
+        if array.size:
+            storage = self._copies.put(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        return CudaArray(self._device, array.shape, dtype.np, storage)
+
+    def sent(self) -> int:
+        return self._copies.sent()
+
+    def arrived(self, sent: int) -> None:
+        self._copies.arrived(sent)
+
+    def close(self) -> None:
+        self._copies.close()
 
 
 class Readback:

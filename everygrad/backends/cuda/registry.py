@@ -9,7 +9,7 @@ from everygrad import dtypes
 from everygrad.backends import base, strided_views
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.attention import attention
-from everygrad.backends.cuda.conv import convolution, pooling
+from everygrad.backends.cuda.conv import channels_last, convolution, pooling
 from everygrad.backends.cuda.gemm import matmul
 from everygrad.backends.cuda.kernels import (
     copy_kernels,
@@ -19,6 +19,7 @@ from everygrad.backends.cuda.kernels import (
     recurrent,
     reduction,
     row_kernels,
+    scan,
     scatter,
     sort,
 )
@@ -132,10 +133,12 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "argmin": lambda dev, x, axis, keepdims: reduction.arg(dev, False, x, axis, keepdims),
     **sort.KERNELS,
     **row_kernels.KERNELS,
+    **scan.KERNELS,
     **recurrent.KERNELS,
     **attention.KERNELS,
     "philox": philox,
     **convolution.KERNELS,
     **pooling.KERNELS,
+    **channels_last.KERNELS,
     **solver.KERNELS,
 }

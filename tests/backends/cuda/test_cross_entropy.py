@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import everygrad as eg
 from everygrad.backends import base
+from everygrad.backends.cuda import array
 from everygrad.backends.cuda.device import Cuda
 from everygrad.backends.cuda.driver import nvrtc
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
@@ -19,11 +21,12 @@ from everygrad.nn import functional as F
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A dry GPU that nothing was launched on."""
     made = Cuda("cuda:dry", DryDriver())
     monkeypatch.setitem(base._OPEN, "cuda:dry", made)
-    return made
+    yield made
+    array._plans.clear()  # they launch on the device they were made on
 
 
 def loss(shape: tuple[int, ...], dtype: str = "float32", **settings: Any) -> eg.Tensor:

@@ -135,6 +135,9 @@ def _large_shapes() -> None:
             x.max(axis=axis)
         x.T.sum(axis=0)
         x.argmax(axis=1)
+        for axis in (0, 1):  # lanes; tiles, in chunks
+            eg.cumsum(x, axis)
+            eg.cummax(x, axis)
         rows = eg.zeros((5000, 40), dtype, DRY) + eg.ones((40,), dtype, DRY)
         index = eg.zeros((5000,), "int64", DRY)
         eg.ones((7, 40), dtype, DRY).index_add(index, rows)

@@ -9,6 +9,7 @@ import pytest
 
 import everygrad as eg
 from everygrad.backends import base
+from everygrad.backends.cuda import array
 from everygrad.backends.cuda.device import Cuda
 from everygrad.backends.cuda.driver import nvrtc
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
@@ -48,6 +49,7 @@ def computed(mode: str, arrays: list[Any], dtype: str, device: str, jit: bool = 
 def test_kernels_of_all_sizes_compile(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Cuda("cuda:dry", DryDriver())
     monkeypatch.setitem(base._OPEN, "cuda:dry", gpu)
+    monkeypatch.setattr(array, "_plans", {})  # they launch on the device they were made on
     with gpu.launches() as names:
         for dtype in ("float32", "float64"):
             for size in SIZES:

@@ -1,13 +1,14 @@
 """Convolutions and their two derivatives by cuDNN, where the machine has it and it has an engine
 with our guarantees; elsewhere the portable definition is used, which is made of matrix products.
 
-Channels-last images stay channels-last, and so do results. Gradients of weights for which cuDNN has
-no good engine are products here too, in fewer launches than by the definition.
+Channels-last images stay channels-last, and so do results; compiled functions prefer that layout
+(`graph/layouts`). Gradients of weights for which cuDNN has no good engine are products here too, in
+fewer launches than by the definition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from everygrad.backends.cuda.array import CudaArray
@@ -26,7 +27,7 @@ from everygrad.backends.cuda.source.c_types import RAW
 from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
 from everygrad.backends.strided_views import permute_dims, reshape
 from everygrad.core.shapes import Shape, size_of
-from everygrad.dtypes import FROM_NP
+from everygrad.dtypes import FROM_NP, DType
 
 if TYPE_CHECKING:
     from everygrad.backends.cuda.device import Cuda
@@ -52,9 +53,41 @@ def _empty(dev: Cuda, shape: Shape, dtype: Any, channels_last: bool) -> CudaArra
     return out.view(shape, channels_last_strides(shape)) if channels_last else out
 
 
-def _convolve(dev: Cuda, kind: str, given: dict[str, CudaArray], wanted: Shape, window: Any) -> Any:
-    """The tensor that is not among those given by name; NotImplemented where cuDNN cannot."""
-    arrays = [*given.values()]
+# by op: what is computed, and which tensors it is given
+_ROLES = {
+    "conv2d": ("forward", "xw"),
+    "conv2d_input": ("input", "yw"),
+    "conv2d_weight": ("weight", "xy"),
+    "convolve3d": ("forward", "xw"),
+    "convolve3d_input": ("input", "yw"),
+    "convolve3d_weight": ("weight", "xy"),
+}
+
+
+def problem_of(
+    op: str,
+    given: Sequence[Shape],
+    wanted: Shape,
+    dtype: DType,
+    window: Any,
+    last: bool,
+    tf32: bool,
+) -> ConvProblem:
+    """What cuDNN is asked for: a tensor of shape `wanted` from those given."""
+    kind, names = _ROLES[op]
+    shapes = dict(zip(names, given, strict=True))
+    x, w, y = (shapes.get(name, wanted) for name in "xwy")
+    how = (window.stride, window.padding, window.dilation, last, tf32)
+    return ConvProblem(kind, dtype, x, w, y, *how)
+
+
+def _convolve(
+    dev: Cuda, op: str, arrays: Sequence[CudaArray], wanted: Shape, window: Any, last: bool | None
+) -> Any:
+    """The tensor that is not given; NotImplemented where cuDNN cannot. `last`: whether all are
+    channels-last; None: as the images are."""
+    names = _ROLES[op][1]
+    given = dict(zip(names, arrays, strict=True))
     dtype = FROM_NP[arrays[0].dtype]
     if not size_of(wanted):
         return dev.empty(wanted, dtype)
@@ -63,12 +96,11 @@ def _convolve(dev: Cuda, kind: str, given: dict[str, CudaArray], wanted: Shape, 
     dnn = dev.gpu.driver.cudnn
     if dnn is None or dtype not in DTYPES:
         return NotImplemented
-    images = [a for name, a in given.items() if name != "w"]
-    last = all(is_channels_last(a.shape, a.strides) for a in images)
-    shapes = {name: given[name].shape if name in given else wanted for name in "xwy"}
-    how = (window.stride, window.padding, window.dilation, last, dev.tf32)
-    problem = ConvProblem(kind, dtype, shapes["x"], shapes["w"], shapes["y"], *how)
-    plan = dnn.plan(problem)
+    if last is None:
+        images = [a for name, a in given.items() if name != "w"]
+        last = all(is_channels_last(a.shape, a.strides) for a in images)
+    shapes = [a.shape for a in arrays]
+    plan = dnn.plan(problem_of(op, shapes, wanted, dtype, window, last, dev.tf32))
     if plan is None:
         return NotImplemented
     out = _empty(dev, wanted, dtype, last)
@@ -79,17 +111,25 @@ def _convolve(dev: Cuda, kind: str, given: dict[str, CudaArray], wanted: Shape, 
     return out
 
 
-def forward(dev: Cuda, x: CudaArray, w: CudaArray, window: Any) -> Any:
+def _forward(
+    op: str, dev: Cuda, x: CudaArray, w: CudaArray, window: Any, last: bool | None = None
+) -> Any:
     shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
-    return _convolve(dev, "forward", {"x": x, "w": w}, shape, window)
+    return _convolve(dev, op, [x, w], shape, window, last)
 
 
-def to_input(dev: Cuda, y: CudaArray, w: CudaArray, window: Any, image: Shape) -> Any:
-    return _convolve(dev, "input", {"y": y, "w": w}, image, window)
+def _to_input(
+    op: str, dev: Cuda, y: CudaArray, w: CudaArray, window: Any, image: Shape,
+    last: bool | None = None,
+) -> Any:  # fmt: skip
+    return _convolve(dev, op, [y, w], image, window, last)
 
 
-def to_weight(dev: Cuda, x: CudaArray, y: CudaArray, window: Any, weight: Shape) -> Any:
-    found = _convolve(dev, "weight", {"x": x, "y": y}, weight, window)
+def _to_weight(
+    op: str, dev: Cuda, x: CudaArray, y: CudaArray, window: Any, weight: Shape,
+    last: bool | None = None,
+) -> Any:  # fmt: skip
+    found = _convolve(dev, op, [x, y], weight, window, last)
     if found is not NotImplemented or len(weight) != 4 or window.groups > 1:
         return found
     rows = reshape(dev, y, (*y.shape[:2], size_of(y.shape[2:])))
@@ -132,11 +172,20 @@ def _write_columns(x: CudaArray, shape: Shape, window: Any, multiprocessors: int
     return w.finish(grid(total, multiprocessors))
 
 
-KERNELS: dict[str, Callable[..., Any]] = {
-    "conv2d": forward,
-    "conv2d_input": to_input,
-    "conv2d_weight": to_weight,
-    "convolve3d": forward,
-    "convolve3d_input": to_input,
-    "convolve3d_weight": to_weight,
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "forward": _forward,
+    "input": _to_input,
+    "weight": _to_weight,
 }
+
+
+def _kernel(op: str) -> Callable[..., Any]:
+    function = _FUNCTIONS[_ROLES[op][0]]
+
+    def run(dev: Cuda, *arrays: CudaArray, **params: Any) -> Any:
+        return function(op, dev, *arrays, **params)
+
+    return run
+
+
+KERNELS: dict[str, Callable[..., Any]] = {op: _kernel(op) for op in _ROLES}

@@ -41,13 +41,15 @@ class Captured:
         graph, made = ctypes.c_void_p(), ctypes.c_void_p()
         begun: list[int] = []  # filled by the native call itself: a begun capture always ends
         begin = map(lib.cuStreamBeginCapture_v2, (driver.stream,), (_RELAXED,))
-        try:
-            begun.extend(begin)
-            driver._check(begun[0], "recording a graph")
-            work()
-        finally:
-            if begun == [0]:
-                code = lib.cuStreamEndCapture(driver.stream, ctypes.byref(graph))
+        with driver.ordering:  # an order of streams from another thread would end the capture
+            try:
+                begun.extend(begin)
+                driver._check(begun[0], "recording a graph")
+                work()
+            finally:
+                if begun == [0]:
+                    code = lib.cuStreamEndCapture(driver.stream, ctypes.byref(graph))
+            driver.catch_up()
         driver._check(code, "recording a graph")
         code = lib.cuGraphInstantiateWithFlags(ctypes.byref(made), graph, 0)
         lib.cuGraphDestroy(graph)

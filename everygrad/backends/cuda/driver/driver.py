@@ -19,7 +19,7 @@ import numpy as np
 from everygrad.backends.cuda.driver import cudnn, cusolver, nvrtc
 from everygrad.backends.cuda.driver.cublaslt import CublasLt
 from everygrad.backends.cuda.source.writer import KernelText, full_source
-from everygrad.errors import DeviceError, EverygradError, OutOfMemoryError
+from everygrad.errors import DeviceError, OutOfMemoryError
 
 _CHUNK = 1 << 25  # bytes of one pinned piece
 _PENDING = 1 << 28  # bytes of pending uploads before the oldest is waited for
@@ -43,8 +43,10 @@ _SIGNATURES: dict[str, str] = {  # p: an address or handle, i: int, u: unsigned,
     "cuDeviceGetAttribute": "pii",
     "cuDevicePrimaryCtxRetain": "pi",
     "cuStreamCreate": "pu",
+    "cuStreamDestroy_v2": "p",
     "cuStreamSynchronize": "p",
     "cuStreamWaitEvent": "ppu",
+    "cuStreamIsCapturing": "pp",
     "cuEventCreate": "pu",
     "cuEventRecord": "pp",
     "cuEventQuery": "p",
@@ -192,6 +194,8 @@ class Driver:
         self._uploads: deque[tuple[int, Any, int]] = deque()
         self._upload_bytes = 0
         self._events: list[int] = []
+        self.ordering = threading.RLock()  # held while streams are ordered, or one is captured
+        self._postponed: deque[tuple[int, int]] = deque()  # orders asked for during a capture
         self._dropped: deque[int] = deque()  # modules without a function that is still held
         self._lt: CublasLt | None = None
         self._cudnn: cudnn.Cudnn | None = None
@@ -321,10 +325,9 @@ class Driver:
 
     def recover(self, kernel: Any, error: Exception) -> None:
         """Handle a failed launch: a thread's first one finds no context, and is repeated."""
-        if isinstance(error, EverygradError):  # a compile error
+        if not hasattr(error, "status"):  # a compile error, or what a signal handler raised
             raise error
-        code = getattr(error, "status", 0)
-        if code != _NO_CONTEXT:
+        if error.status != _NO_CONTEXT:
             raise DeviceError(f"cuda: launching {kernel.name}: {error}") from error
         self._check(self._lib.cuCtxSetCurrent(self.context), "entering the context")
         try:
@@ -345,15 +348,28 @@ class Driver:
 
     def upload(self, ptr: int, data: Any) -> None:
         """Copy bytes to an address through pinned memory, without waiting for earlier launches."""
-        self.enter()
         for start in range(0, data.size, _CHUNK):
             piece = data[start : start + _CHUNK]
-            pinned = self._pinned.malloc(piece.size)
-            np.frombuffer(pinned, np.uint8, piece.size)[:] = piece
-            code = self._lib.cuMemcpyHtoDAsync_v2(ptr + start, pinned.ptr, piece.size, self.stream)
-            self._check(code, "copying to the device")
-            self._uploads.append((self._marked(), pinned, piece.size))
-            self._upload_bytes += piece.size
+            pinned = self.pinned(piece.size)
+            self.fill(pinned, piece)
+            self.upload_pinned(ptr + start, pinned, piece.size, self.stream)
+
+    def pinned(self, size: int) -> Any:
+        """Pinned memory of the host."""
+        self.enter()
+        return self._pinned.malloc(size)
+
+    def fill(self, pinned: Any, piece: Any) -> None:
+        """Copy bytes into pinned memory."""
+        np.frombuffer(pinned, np.uint8, piece.size)[:] = piece
+
+    def upload_pinned(self, ptr: int, pinned: Any, size: int, stream: int) -> None:
+        """Copy pinned bytes to an address on a stream; they are held until that is done."""
+        self.enter()
+        code = self._lib.cuMemcpyHtoDAsync_v2(ptr, pinned.ptr, size, stream)
+        self._check(code, "copying to the device")
+        self._uploads.append((self.marked(stream), pinned, size))
+        self._upload_bytes += size
         self._reap()
 
     def _reap(self) -> None:
@@ -368,11 +384,40 @@ class Driver:
             self._events.append(event)
             self._upload_bytes -= size
 
-    def _marked(self) -> int:
-        """An event recorded after all that was launched so far."""
-        event = self._events.pop() if self._events else self._handle("cuEventCreate", 2)
-        self._check(self._lib.cuEventRecord(event, self.stream), "recording an event")
+    def marked(self, stream: int | None = None) -> int:
+        """An event after all that was launched so far, or put on another stream."""
+        self.enter()
+        event = self._event()
+        code = self._lib.cuEventRecord(event, self.stream if stream is None else stream)
+        self._check(code, "recording an event")
         return event
+
+    def wait(self, stream: int, event: int) -> None:
+        """Later work on a stream waits for an event, which is not used again by the caller."""
+        self.enter()
+        self._check(self._lib.cuStreamWaitEvent(stream, event, 0), "waiting for a stream")
+        self.forget(event)  # the stream already waits
+
+    def forget(self, event: int) -> None:
+        """Nobody will wait for an event any more."""
+        self._events.append(event)
+
+    def new_stream(self) -> int:
+        """Another stream, ordered after nothing."""
+        self.enter()
+        return self._handle("cuStreamCreate", 1)
+
+    def end_stream(self, stream: int) -> None:
+        """Destroy a stream once its work is done."""
+        self.enter()
+        self._check(self._lib.cuStreamDestroy_v2(stream), "ending a stream")
+
+    def _event(self) -> int:
+        """An event, used before or new; other threads take them too."""
+        try:
+            return self._events.pop()
+        except IndexError:
+            return self._handle("cuEventCreate", 2)  # without a clock
 
     def download(self, ptr: int, size: int) -> Download:
         """Start to copy bytes to the host, after all that was launched so far."""
@@ -387,14 +432,14 @@ class Driver:
     def copy_from(self, other: Driver, target: int, source: int, size: int) -> None:
         """Copy from another device; each stream waits for the other, the host for neither."""
         other.enter()
-        ready = other._marked()
+        ready = other.marked()
         self.enter()
         self._check(self._lib.cuStreamWaitEvent(self.stream, ready, 0), "waiting for a device")
         code = self._lib.cuMemcpyPeerAsync(
             target, self.context, source, other.context, size, self.stream
         )
         self._check(code, "copying between devices")
-        done = self._marked()
+        done = self.marked()
         other.enter()
         self._check(self._lib.cuStreamWaitEvent(other.stream, done, 0), "waiting for a device")
         other._events.append(ready)  # the streams already wait: events can be reused
@@ -421,12 +466,28 @@ class Driver:
         return stop
 
     def order(self, first: int, second: int) -> None:
-        """Later work on the second stream waits for earlier work on the first."""
+        """Later work on the second stream waits for earlier work on the first.
+
+        Memory of ours that another library frees asks for this, in whatever thread and wherever the
+        garbage collector runs: while our stream is captured it is postponed until that is over.
+        """
         self.enter()
-        event = self._events.pop() if self._events else self._handle("cuEventCreate", 2)
-        self._check(self._lib.cuEventRecord(event, first), "recording an event")
-        self._check(self._lib.cuStreamWaitEvent(second, event, 0), "waiting for a stream")
-        self._events.append(event)  # the stream already waits: the event can be reused
+        with self.ordering:
+            self._postponed.append((first, second))
+            if not self._state_of("cuStreamIsCapturing", self.stream):
+                self.catch_up()
+
+    def catch_up(self) -> None:
+        """Order streams as it was asked for."""
+        while self._postponed:
+            first, second = self._postponed.popleft()
+            self.wait(second, self.marked(first))
+
+    def _state_of(self, function: str, handle: int) -> int:
+        """What a function says of a handle, as an int through its last argument."""
+        found = ctypes.c_int()
+        self._check(getattr(self._lib, function)(handle, ctypes.byref(found)), function)
+        return found.value
 
     def synchronize(self) -> None:
         self.enter()
@@ -465,7 +526,7 @@ class Download:
             return
         self._pinned = driver._pinned.malloc(size)
         self._copy(self._pinned, ptr, size)
-        self._event = driver._marked()
+        self._event = driver.marked()
 
     def _copy(self, pinned: Any, ptr: int, size: int) -> None:
         code = self._driver._lib.cuMemcpyDtoHAsync_v2(pinned.ptr, ptr, size, self._driver.stream)

@@ -36,6 +36,8 @@ class DryDriver:
         self.limit = 1 << 40
         self.used = 0
         self.stream = 0
+        self.events = 0
+        self.open_events: set[int] = set()
 
     def enter(self) -> None:
         return
@@ -68,6 +70,33 @@ class DryDriver:
 
     def upload(self, ptr: int, data: Any) -> None:
         _bytes_at(ptr, data.size)[:] = data
+
+    def pinned(self, size: int) -> Any:
+        return np.zeros(size, np.uint8)
+
+    def fill(self, pinned: Any, piece: Any) -> None:
+        pinned[:] = piece
+
+    def upload_pinned(self, ptr: int, pinned: Any, size: int, stream: int) -> None:
+        self.upload(ptr, pinned)
+
+    def marked(self, stream: int | None = None) -> int:
+        """The number of the event, each used for one wait."""
+        self.events += 1
+        self.open_events.add(self.events)
+        return self.events
+
+    def wait(self, stream: int, event: int) -> None:
+        self.open_events.remove(event)
+
+    def forget(self, event: int) -> None:
+        self.open_events.remove(event)
+
+    def new_stream(self) -> int:
+        return 1
+
+    def end_stream(self, stream: int) -> None:
+        return
 
     def download(self, ptr: int, size: int) -> Download:
         return Download(_bytes_at(ptr, size).copy())

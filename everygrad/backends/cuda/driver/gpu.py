@@ -31,11 +31,13 @@ class Kernel:
     """A loaded kernel with its integer arguments; pointers are filled in at each launch."""
 
     __slots__ = (
-        "_size", "block", "buffer", "extra", "fire", "function", "grid", "name", "put", "source"
+        "_size", "block", "buffer", "extra", "fire", "function", "grid", "name", "put", "source",
+        "written"
     )  # fmt: skip
 
     def __init__(self, function: Any, written: WrittenKernel) -> None:
         self.function = function
+        self.written = written
         self.name = written.text.name
         self.source = written.text.source
         self.grid = written.grid

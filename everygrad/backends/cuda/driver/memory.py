@@ -138,7 +138,7 @@ class Memory:
         try:
             holder, ptr = waiting.pop()
         except IndexError:
-            holder, ptr = self._ask((size + _UNIT - 1) & -_UNIT)
+            holder, ptr = self.ask((size + _UNIT - 1) & -_UNIT)
         return SmallStorage(self.gpu, holder, ptr, size, waiting)
 
     def waiting_for(self, size: int) -> list[tuple[Any, int]]:
@@ -146,7 +146,7 @@ class Memory:
         return self.waiting[(size + _UNIT - 1) >> _SHIFT] if size < LARGE else []
 
     def _take_apart(self, size: int) -> Storage:
-        holder, ptr = self._ask(size)
+        holder, ptr = self.ask(size)
         if size >= LARGE:
             self.large[ptr] = (size, user_line())
         return LargeStorage(self.gpu, holder, ptr, size)
@@ -158,7 +158,7 @@ class Memory:
             if self.counted > self.peak:
                 self.peak = self.counted
 
-    def _ask(self, size: int) -> tuple[Any, int]:
+    def ask(self, size: int) -> tuple[Any, int]:
         """A block from the driver's pool."""
         found: tuple[Any, int] | None = self.gpu.driver.malloc(size)
         if found is None:

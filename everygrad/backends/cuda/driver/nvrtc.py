@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from everygrad.backends import disk_cache
+from everygrad.codegen import report
 from everygrad.errors import CompileError, DeviceError
 
 # x * y + z may be fused, as on the CPU; division, square roots and subnormals are IEEE's
@@ -118,6 +119,7 @@ def _broken(name: str, source: str, log: bytes) -> CompileError:
     text = log.rstrip(b"\0").decode(errors="replace").strip()
     return CompileError(
         f"cuda: the kernel {name!r} does not compile:\n{text[:4000]}\n{_numbered(source, text)}"
+        f"{report.origin(name)}"
     )
 
 

@@ -2,7 +2,7 @@
 
 One kernel computes everything where it can. Sums of different shapes need different loops: a group
 then becomes several kernels, each of which computes what it needs. A sum that no loop of the group
-can compute gets a kernel of its own (`group_sums.without_strays`).
+can compute gets a kernel of its own (`schedule.without_strays`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Sequence, Set
 
 from everygrad.backends.cuda.fused.row_kernel import FusedKernel, FusedKernelWriter
 from everygrad.backends.cuda.fused.values import KernelTask
-from everygrad.backends.group_sums import finals, is_by_rows, kind_of, needed, nest_of_members
 from everygrad.compiler.groups import Group, Load, Member, is_chain
 from everygrad.compiler.ir import Value
 from everygrad.compiler.loop_nest import StridedAccess
+from everygrad.compiler.schedule import finals, is_by_rows, kind_of, needed, nest_of_members
 from everygrad.compiler.thresholds import edge
 from everygrad.compiler.views import is_whole
 from everygrad.core.strides import collapse

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from everygrad.backends.cuda.fused import online_softmax
-from everygrad.backends.cuda.fused.second_stage import PartialSums
+from everygrad.backends.cuda.fused.second_stage import PartialSums, cyclic_rows
 from everygrad.backends.cuda.fused.values import KernelTask, Values, accumulator_of, stored
 from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.kernels.reduction import ReductionLayout
@@ -21,6 +21,7 @@ from everygrad.backends.cuda.source.c_types import LAYOUTS
 from everygrad.backends.cuda.source.writer import BLOCK, KernelWriter, WrittenKernel
 from everygrad.compiler.groups import Load, Member, Number
 from everygrad.compiler.ir import Value
+from everygrad.compiler.schedule import online_sums
 from everygrad.compiler.thresholds import edge
 
 _BYTES = 16  # of one load or store
@@ -268,24 +269,32 @@ class FusedKernelWriter:
         w, index = self.w, self.index
         w.add(f"const {index} thread = ({index})blockIdx.x * {BLOCK} + threadIdx.x;")
         w.add(*self.values.row_lines("0"))
+        left, sized = size % vector, index == "i32" and len(self.task.columns) == 1
+        takes, step, first, rest = (
+            str(n) for n in (size // vector, blocks * BLOCK, size - left, left)
+        )
+        if sized:  # one text for all sizes
+            n = w.number(size, "elements")
+            takes, step = f"{n} / {vector}", f"(i32)gridDim.x * {BLOCK}"
+            first, rest = f"{n} / {vector} * {vector}", f"{n} % {vector}"
         sets = self.independent_sets()
         for some in sets:
-            w.add(f"for ({index} e = thread; e < {size // vector}; e += {blocks * BLOCK}) {{")
+            w.add(f"for ({index} e = thread; e < {takes}; e += {step}) {{")
             w.add(f"const {index} c = e * {vector};", *self.block(some, 0), "}")
-        if size % vector:
-            self._rest(size // vector * vector, size)
+        if left or (sized and vector > 1):
+            self._rest(first, rest)
         if has_sums:
             self.totals(BLOCK, "blockIdx.x")
         loops = [set().union(*map(self._uses, some)) for some in sets]
         return self.finish(blocks, BLOCK, True)._replace(loops=loops)
 
-    def _rest(self, first: int, size: int) -> None:
+    def _rest(self, first: str, left: str) -> None:
         """The remainder, fewer elements than a thread takes at once."""
         whole, self.vector = self.values, 1
         self.values = Values(self.task, 1)
         self.values.of_row = whole.of_row
         for some in self.independent_sets():
-            self.w.add(f"if (thread < {size - first}) {{")
+            self.w.add(f"if (thread < {left}) {{")
             self.w.add(f"const {self.index} c = {first} + thread;", *self.block(some, 0), "}")
 
     def independent_sets(self) -> list[list[Member]]:
@@ -329,9 +338,9 @@ class FusedKernelWriter:
             n = t.length
             self.add_partial_sums(v, blocks * n, ReductionLayout((n,), (1,), (blocks,), (n,)))
         for v in self.of_kind("rows"):
-            self.add_partial_sums(v, t.row_count, _cyclic_rows(v.size, t.row_count, t.pieces))
+            self.add_partial_sums(v, t.row_count, cyclic_rows(v.size, t.row_count, t.pieces))
         if not held:
-            self.online = online_softmax.pairs(self.members)
+            self.online = online_sums(self.members)
             self._find_stages()
         self.passes = 1 + max((self.stages[v] for v in t.members if self.in_pass(v)), default=-1)
         self.values.plan([self._begins(k) for k in range(self.passes)])
@@ -582,14 +591,3 @@ class FusedKernelWriter:
             f"{{ {self.store_final(v, f'part[j * {BLOCK} + tx]', place)} }}",
             "}",
         )
-
-
-def _cyclic_rows(size: int, count: int, pieces: int) -> ReductionLayout:
-    """How partial sums lie, one for each of `count` rows: pieces of a row are neighbours, and the
-    next row of the same sum comes after those of all others."""
-    many = count // (size * pieces)
-    if pieces == 1:
-        return ReductionLayout((size,), (1,), (many,), (size,))
-    if many == 1:
-        return ReductionLayout((size,), (pieces,), (pieces,), (1,))
-    return ReductionLayout((size,), (pieces,), (many, pieces), (size * pieces, 1))

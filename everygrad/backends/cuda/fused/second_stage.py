@@ -66,6 +66,17 @@ class PartialSums(NamedTuple):
         return [*made, (write_columns(name, stage, layout), layout.rows)]
 
 
+def cyclic_rows(size: int, count: int, pieces: int) -> ReductionLayout:
+    """How partial sums lie, one for each of `count` rows: pieces of a row are neighbours, and the
+    next row of the same sum comes after those of all others."""
+    many = count // (size * pieces)
+    if pieces == 1:
+        return ReductionLayout((size,), (1,), (many,), (size,))
+    if many == 1:
+        return ReductionLayout((size,), (pieces,), (pieces,), (1,))
+    return ReductionLayout((size,), (pieces,), (many, pieces), (size * pieces, 1))
+
+
 class SecondStage(NamedTuple):
     """A kernel for several sums: its pointers are their partial sums, then the results."""
 

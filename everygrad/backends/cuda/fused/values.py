@@ -10,8 +10,6 @@ import re
 from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from everygrad import dtypes
 from everygrad.backends.cuda.kernels.reduction import combined
 from everygrad.backends.cuda.source.c_types import HALVES, LAYOUTS, accumulator_dtype
@@ -21,6 +19,7 @@ from everygrad.compiler.accumulate import identity
 from everygrad.compiler.groups import Load, Member, Number
 from everygrad.compiler.ir import Value
 from everygrad.compiler.loop_nest import StridedAccess
+from everygrad.compiler.schedule import progression
 from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 
@@ -128,19 +127,6 @@ class LoadOperand:
         start, step = self.progression
         kind = self.lay.register
         return f"({kind})(({self.lay.word})({kind})({place}) * {step}u + ({self.lay.word}){start})"
-
-
-def progression(load: Load) -> tuple[int, int] | None:
-    """First element and step of a constant that is a range, as the numbers of classes are."""
-    v = load.value
-    if v.kind != "constant" or not v.dtype.is_integer or v.size < 2 or load.step is not None:
-        return None
-    flat = v.params["array"].reshape(-1)
-    start, step = int(flat[0]), int(flat[1]) - int(flat[0])
-    if start < 0 or step < 0 or v.dtype.itemsize < 4:
-        return None
-    counted = start + step * np.arange(v.size, dtype=np.int64)
-    return (start, step) if np.array_equal(flat, counted) else None
 
 
 class Values:

@@ -123,7 +123,7 @@ class MatrixLayout(NamedTuple):
     step: int
 
 
-def _matrix_layout(shape: Shape, strides: Shape) -> MatrixLayout | None:
+def matrix_layout(shape: Shape, strides: Shape) -> MatrixLayout | None:
     """The layout of a matrix (rows, columns); None where it must be copied first."""
     rows, columns = shape
     down, along = strides
@@ -135,7 +135,7 @@ def _matrix_layout(shape: Shape, strides: Shape) -> MatrixLayout | None:
 
 
 def _laid_out(dev: Cuda, a: CudaArray) -> tuple[CudaArray, MatrixLayout]:
-    side = _matrix_layout(a.shape[-2:], a.strides[-2:])
+    side = matrix_layout(a.shape[-2:], a.strides[-2:])
     if side is None or min(a.strides[:-2], default=0) < 0:
         a = copied(dev, a)
         side = MatrixLayout(False, a.shape[-1])
@@ -209,7 +209,7 @@ def problem_with(
     epilogue: str, dtype: DType, x: MatrixOperand, y: MatrixOperand, tf32: bool
 ) -> GemmProblem | None:
     """x @ y with an epilogue; None where an operand must be copied first."""
-    left, right = (_matrix_layout(a.shape, a.strides) for a in (x, y))
+    left, right = (matrix_layout(a.shape, a.strides) for a in (x, y))
     if left is None or right is None:
         return None
     (m, k), (_, n) = x.shape, y.shape

@@ -31,10 +31,10 @@ from everygrad.backends.cuda.gemm.matmul import (
     results,
 )
 from everygrad.backends.cuda.graph.rewriting import BackendOp
-from everygrad.backends.group_sums import fusable
 from everygrad.compiler.facts import Gemm, Move, OpFacts
 from everygrad.compiler.ir import Graph, Value, in_order, reachable
 from everygrad.compiler.rewrite import Rewriter
+from everygrad.compiler.schedule import fusable
 from everygrad.compiler.views import view_of
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import reshape_strides

@@ -80,15 +80,19 @@ class Recorder(Gpu):
             self.cache_kernel(written, PendingKernel(self.driver.begin(written.text)))
         return super().prepare(written)
 
+    def postpone(self, written: WrittenKernel) -> Kernel:
+        """A kernel that is not compiled yet: it may become part of another."""
+        return Kernel(None, written)
+
     def unload(self) -> None:
         """Another thread may be recording a graph: the real device does it, under its lock."""
 
-    def wait_for_kernels(self) -> None:
-        """Wait for the kernels of all commands; raises what the compiler found."""
-        for command in self.commands:
-            if isinstance(command.what, Kernel):
-                self.ready(command.what)
-            for argument in command.arguments:
+    def wait_for_kernels(self, steps: Sequence[Step]) -> None:
+        """Wait for the kernels of all steps; raises what the compiler found."""
+        for step in steps:
+            if isinstance(step.what, Kernel):
+                self.ready(step.what)
+            for argument in step.arguments:
                 if isinstance(argument, PendingKernel):
                     argument.function  # noqa: B018  # waits
 

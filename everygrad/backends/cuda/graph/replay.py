@@ -24,18 +24,25 @@ from everygrad.backends.cuda.fused.second_stage import (
     group_by_layout,
     write_second_stage,
 )
-from everygrad.backends.cuda.graph import library_calls
+from everygrad.backends.cuda.graph import library_calls, merging
 from everygrad.backends.cuda.graph.epilogues import with_epilogues
+from everygrad.backends.cuda.graph.layouts import in_channels_last
+from everygrad.backends.cuda.graph.padding import with_padding
 from everygrad.backends.cuda.graph.recording import ALIGN, Step, recorder, steps_of
 from everygrad.backends.cuda.graph.rewriting import rewritten
 from everygrad.backends.cuda.graph.runner import Prepare, Runner, RunPlan
-from everygrad.backends.cuda.graph.segments import group_host_calls, is_hosted, segment_names
+from everygrad.backends.cuda.graph.segments import (
+    group_host_calls,
+    is_hosted,
+    segment_names,
+    segments_of,
+)
 from everygrad.backends.cuda.kernels import copy_kernels
-from everygrad.backends.group_sums import fusable, under_extremes, without_strays
 from everygrad.compiler.fuse import fuse
 from everygrad.compiler.groups import Group, used_outside
 from everygrad.compiler.ir import Graph, Value
 from everygrad.compiler.memory import Lifetime, Memory, plan
+from everygrad.compiler.schedule import fusable, under_extremes, without_strays
 from everygrad.compiler.thresholds import edge
 from everygrad.compiler.views import is_whole, view_of
 from everygrad.errors import CompileError
@@ -46,8 +53,6 @@ if TYPE_CHECKING:
 _MOST_LOADS = edge(__name__, "_MOST_LOADS", 64, "count")  # values that a fused kernel reads
 _A_VALUE = 4096  # bytes of a value's objects, and of its launch's
 _CONSTANT = 1 << 16  # bytes up to which a repeated number is stored whole
-# elements of groups so small that several share one kernel
-_SMALL = edge(__name__, "_SMALL", 1 << 15, "elements")
 
 
 class Replay:
@@ -56,7 +61,7 @@ class Replay:
     def __init__(self, dev: Cuda, graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> None:
         self.dev = dev
         self.gpu = dev.gpu
-        self.graph = with_epilogues(dev, rewritten(graph))
+        self.graph = with_epilogues(dev, with_padding(dev, rewritten(in_channels_last(dev, graph))))
         self.lock = threading.RLock()
         self.running = False
         self.arrays: list[Any] = [None] * len(self.graph.inputs)
@@ -66,8 +71,9 @@ class Replay:
         self.record()
         self.steps_: list[Step] = steps_of(self.recorder.gpu)
         self.arrange({self.slot(self.results[k]) for _, k in donated})
+        self.merge(donated)
         self.plan(donated)
-        self.recorder.gpu.wait_for_kernels()  # kernels were compiled meanwhile
+        self.recorder.gpu.wait_for_kernels(self.steps_)  # kernels were compiled meanwhile
         self.gpu.unload()
         self.runner = Runner(dev, self.run_plan())
 
@@ -77,16 +83,16 @@ class Replay:
         graph = self.graph
         for v in graph.inputs:
             self.made[v] = self.recorder.empty(v.shape, v.dtype)
-        found = fuse(graph, fusable, _MOST_LOADS, siblings=_SMALL, recompute=True)
+        found = fuse(graph, fusable, _MOST_LOADS, siblings=0, recompute=True)
         groups = without_strays(found, fused.LONGEST)
         stored = used_outside(groups, graph.outputs)
         exact = under_extremes(graph)
+        self.kept = {view_of(v).base for v in graph.outputs}
         for group in groups:
             if group.opaque is not None:
                 self.record_opaque(group.opaque)
             else:
-                for made in fused.kernels(group, stored, self.dev.multiprocessors, exact):
-                    self.group(group, made)
+                self.record_group(group, stored, exact)
         results = {v: self.array(v) for v in graph.outputs}
         self.results = [results[v] for v in graph.outputs]  # one value, one array
 
@@ -109,10 +115,16 @@ class Replay:
             found = self.made[v] = self.recorder.from_numpy(values)
         return found
 
+    def record_group(self, group: Group, stored: set[Value], exact: set[Value]) -> None:
+        for made in fused.kernels(group, stored, self.dev.multiprocessors, exact):
+            self.group(group, made)
+
     def group(self, group: Group, made: FusedKernel) -> None:
         """Launch a kernel of a group, and the second stage of its sums."""
         rec = self.recorder
-        kernel = rec.gpu.prepare(made.written)
+        small = all(v in self.kept or v.nbytes <= merging.SMALL for v in made.outputs)
+        prepare = rec.gpu.postpone if small else rec.gpu.prepare
+        kernel = prepare(made.written)
         for v in (*made.outputs, *(p.accumulator.value for p in made.partial_sums)):
             self.made[v] = rec.empty(v.shape, v.dtype)
         partials = {
@@ -127,7 +139,7 @@ class Replay:
         for some in sets:
             stage = write_second_stage(some)
             bound = [*(partials[v] for v in stage.values), *(self.made[v] for v in stage.values)]
-            rec.gpu.launch(rec.gpu.prepare(stage.written), *(a.ptr for a in bound))
+            rec.gpu.launch(rec.gpu.postpone(stage.written), *(a.ptr for a in bound))
         for p in others:
             self.second_stage(p, partials[p.accumulator.value])
 
@@ -137,9 +149,9 @@ class Replay:
         *between, (last, _) = p.second_stage()
         for written, count in between:
             partial = rec.empty((count,), p.accumulator.total)
-            rec.gpu.launch(rec.gpu.prepare(written), array.ptr, partial.ptr)
+            rec.gpu.launch(rec.gpu.postpone(written), array.ptr, partial.ptr)
             array = partial
-        rec.gpu.launch(rec.gpu.prepare(last), array.ptr, self.made[p.accumulator.value].ptr)
+        rec.gpu.launch(rec.gpu.postpone(last), array.ptr, self.made[p.accumulator.value].ptr)
 
     def note_in_place(self, group: Group, made: FusedKernel) -> None:
         """Note which results of the next launch may reuse the memory of which of its operands."""
@@ -189,6 +201,34 @@ class Replay:
         self.steps_ = [self.steps_[k] for k in order]
         now = {k: i for i, k in enumerate(order)}
         self.in_place = {now[k]: pairs for k, pairs in self.in_place.items()}
+
+    def merge(self, donated: Sequence[tuple[int, int]]) -> None:
+        """Merge kernels that do not depend on each other. The host's calls stay where they are."""
+        inputs = [self.slot(self.made[v]) for v in self.graph.inputs]
+        kept = {*inputs, *(self.slot(array) for array in self.results)}
+        sizes = self.recorder.gpu.placeholders.sizes
+        over = {self.slot(self.results[k]): inputs[i] for i, k in donated}
+        steps: list[Step] = []
+        in_place: dict[int, list[tuple[int, int]]] = {}
+        at = 0
+        for segment in segments_of(self.steps_):
+            rewritten = {
+                k: {over[slot] for slot in step.slots & over.keys()}
+                for k, step in enumerate(segment)
+            }
+            made = merging.merged(
+                self.recorder.gpu,
+                segment,
+                rewritten,
+                lambda slots: sum(sizes[slot] for slot in slots if slot not in kept),
+            )
+            for step, numbers in made:
+                in_place[len(steps)] = merging.in_place_pairs(
+                    [(segment[n], self.in_place.get(at + n, [])) for n in numbers]
+                )
+                steps.append(step)
+            at += len(segment)
+        self.steps_, self.in_place = steps, in_place
 
     # --- memory ----------------------------------------------------------------------------------
 

@@ -142,9 +142,11 @@ class AttentionRewriter(Rewriter):
     # --- copies that become views ----------------------------------------------------------------
 
     def contiguous(self, v: Value, args: list[Value]) -> Value | None:
+        """A copy of what is contiguous already; one that separates results has a generation of its
+        own, and stays."""
         (x,) = args
         view = view_of(x)
-        return x if is_whole(*view[1:]) else None
+        return x if is_whole(*view[1:]) and v.generation >= 0 else None
 
     def concat(self, v: Value, args: list[Value]) -> Value | None:
         """Slices of one value, concatenated in the order in which they lie, are that value."""

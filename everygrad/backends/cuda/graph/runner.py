@@ -27,6 +27,7 @@ from everygrad.backends.cuda.graph.recording import ALIGN, Step
 from everygrad.backends.cuda.graph.segments import SegmentedGraph, is_hosted
 from everygrad.backends.cuda.kernels import copy_kernels
 from everygrad.core.ownership import calibrated, refcount
+from everygrad.core.shapes import size_of
 from everygrad.core.strides import row_major
 from everygrad.errors import EverygradError
 
@@ -38,6 +39,7 @@ _COPIED = 1 << 24  # bytes up to which an input whose address changes is copied
 _PATIENCE = 2  # address changes after which an input is no longer expected to stay
 _GRAPHS = 4  # sets of addresses whose graphs are cached
 _TARGET = 5  # index of the argument that is the address of a product's result
+_NO_CALL: Callable[[], Any] = int  # native, without effect
 _RING = 2  # buffers of a large result: what the user holds, and what is written next
 
 
@@ -188,7 +190,7 @@ class Runner:
         if storage is None:
             self.addresses[slot] = array.ptr
         else:
-            self.copy(storage.ptr, array.ptr, size)
+            self.copy_input(storage.ptr, array, size)
             self.addresses[slot] = storage.ptr
 
     def as_contiguous(self, array: Any) -> CudaArray:
@@ -196,7 +198,20 @@ class Runner:
         if isinstance(array, np.ndarray):  # a small tensor of the CPU, such as a random state
             array = self.dev.from_numpy(array)
         found: CudaArray = copy_kernels.contiguous(self.dev, array)
-        return copy_kernels.copied(self.dev, found) if found.ptr % ALIGN else found
+        if not found.ptr % ALIGN:
+            return found
+        size = size_of(found.shape) * found.dtype.itemsize
+        moved = CudaArray(found.device, found.shape, found.dtype, self.gpu.memory.take(size))
+        self.copy_input(moved.ptr, found, size)
+        return moved
+
+    def copy_input(self, target: int, array: CudaArray, size: int) -> None:
+        """Copy a contiguous input, as far as its memory goes: of another library's strided memory
+        the last row may be short, and nothing reads what it lacks."""
+        storage = array.storage
+        assert storage is not None
+        there = storage.size - array.offset * array.dtype.itemsize
+        self.copy(target, array.ptr, min(size, there))
 
     # --- outputs ---------------------------------------------------------------------------------
 
@@ -308,28 +323,37 @@ class Runner:
         steps = self.plan.steps
         first = next((k for k, step in enumerate(steps) if step.slots & given), len(steps))
         done: list[Any] = []  # one for each step, added by its launch
-        raised: BaseException | None = None
-        while len(done) < len(steps):
-            before = len(done)
-            try:
-                for step in steps[before:]:
-                    self.launch_step(step, done)
-            except BaseException as error:
-                failed = isinstance(error, EverygradError) or len(done) == before
-                if failed or len(done) <= first:
-                    raise
-                raised = error
-        launched.append(None)
-        if raised is not None:
-            raise raised
+        try:
+            self.launch_rest(done, launched)
+        except BaseException as error:
+            if launched or len(done) <= first or isinstance(error, EverygradError):
+                raise
+            self.launch_rest(done, launched)
+            raise
+
+    def launch_rest(self, done: list[Any], launched: list[Any]) -> None:
+        """The steps that are not `done`. The native call of the last one adds to `launched`:
+        behind it there is no place where a signal handler finds the one without the other."""
+        steps = self.plan.steps
+        for step in steps[len(done) : -1]:
+            self.launch_step(step, done)
+        if steps:
+            self.launch_step(steps[-1], done, (partial(launched.append, None),))
+        else:
+            launched.append(None)
 
     def launch_steps(self) -> None:
         for step in self.plan.steps:
             self.launch_step(step)
 
-    def launch_step(self, step: Step, done: list[Any] | None = None) -> None:
-        """One launch, on the addresses of this call; noted in `done` by the same native call. (A
-        library call may be repeated: it overwrites nothing that it reads.)"""
+    def launch_step(
+        self,
+        step: Step,
+        done: list[Any] | None = None,
+        notes: tuple[Callable[[], None], ...] = (),
+    ) -> None:
+        """One launch, on the addresses of this call; added to `done`, and told to `notes`, by the
+        same native call. (A library call may be repeated: it overwrites nothing that it reads.)"""
         driver, what = self.gpu.driver, step.what
         arguments = step.filled(self.addresses)
         done = [] if done is None else done
@@ -337,17 +361,18 @@ class Runner:
             self.gpu.ready(what)
             what.put(what.buffer, 0, *arguments)
             before = len(done)
+            calls = map(call, (what.fire, *notes))
             try:
-                done.extend(map(call, (what.fire,)))
+                done.extend(calls)
             except Exception as error:
                 if len(done) > before:  # a handler's
                     raise
                 driver.recover(what, error)
-                done.append(None)
+                done.extend(map(call, (_NO_CALL, *notes)))
         else:
             driver.enter()
             what(*arguments)
-            done.append(None)
+            done.extend(map(call, (_NO_CALL, *notes)))
 
     def copy(self, target: int, source: int, size: int) -> None:
         driver = self.gpu.driver

@@ -171,10 +171,12 @@ def _power(program: Program, inst: Inst, args: Sequence[str]) -> str | None:
     return None if form is None else form.format(args[0])
 
 
-def body(program: Program, inputs: dict[int, str], final: str, exact: bool = False) -> list[str]:
-    """The lines that compute the program from named registers; `final` names the result. A
-    half float result is not rounded here: storing it rounds. `exact`: no addition is contracted
-    into a fused multiply-add."""
+def body(
+    program: Program, inputs: dict[int, str], final: str, exact: bool = False, prefix: str = "t"
+) -> list[str]:
+    """The lines that compute the program from named registers; `final` names the result, `prefix`
+    begins the names of what is computed on the way. A half float result is not rounded here:
+    storing it rounds. `exact`: no addition is contracted into a fused multiply-add."""
     names: list[str] = []
     lines = []
     last = len(program.insts) - 1
@@ -191,7 +193,7 @@ def body(program: Program, inputs: dict[int, str], final: str, exact: bool = Fal
             text = _power(program, inst, args) or instruction(inst, args, sources)
             if exact and (inst.fn, inst.dtype) in _ROUNDED:
                 text = f"{_ROUNDED[inst.fn, inst.dtype]}({args[0]}, {args[1]})"
-        names.append(final if i == last else f"t{i}")
+        names.append(final if i == last else f"{prefix}{i}")
         lines.append(f"const {LAYOUTS[inst.dtype].register} {names[-1]} = {text};")
     return lines
 

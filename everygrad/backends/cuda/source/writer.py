@@ -27,6 +27,14 @@ class KernelText(NamedTuple):
     source: str  # without the device library
 
 
+class KernelParts(NamedTuple):
+    """A kernel's declarations and its body, from which others are made."""
+
+    pointers: tuple[str, ...]  # "const float* a0": what has no const is written
+    numbers: tuple[str, ...]
+    lines: tuple[str, ...]
+
+
 class WrittenKernel(NamedTuple):
     """A kernel with the values of its arguments, except the pointers."""
 
@@ -36,6 +44,7 @@ class WrittenKernel(NamedTuple):
     wide: bool  # numbers have 64 bits
     grid: tuple[int, int, int]
     block: int
+    parts: KernelParts | None = None
 
 
 def is_wide(*extents: int) -> bool:
@@ -141,6 +150,7 @@ class KernelWriter:
             self.wide,
             whole,
             block,
+            KernelParts(tuple(self._pointers), tuple(self._numbers), tuple(self.lines)),
         )
 
 
