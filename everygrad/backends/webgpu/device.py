@@ -23,13 +23,20 @@ from everygrad.backends.webgpu.driver.memory import Storage
 from everygrad.backends.webgpu.driver.readback import ByteRange, Fetch
 from everygrad.backends.webgpu.gemm import cooperative_matrix
 from everygrad.backends.webgpu.graph.replay import Replay
-from everygrad.backends.webgpu.kernels import chunked, copy_kernels, reduction, vec4
+from everygrad.backends.webgpu.kernels import (
+    chunked,
+    copy_kernels,
+    multi_tensor,
+    reduction,
+    vec4,
+)
 from everygrad.backends.webgpu.source import render
 from everygrad.backends.webgpu.source.word_layout import byte_size, layout, thread_count
 from everygrad.compiler.expr import Program
 from everygrad.compiler.facts import OpFacts
 from everygrad.compiler.thresholds import edge
 from everygrad.core import shapes
+from everygrad.core.protocols import UpdateRule
 from everygrad.core.scopes import Attribute
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import broadcast_strides, collapse
@@ -81,6 +88,8 @@ class WebGPU(GpuBackend):
                 raise DeviceError(f"{op.name}: {a.storage.gpu.lost}")
         kernel = self.kernels.get(op.name)
         if kernel is not None:
+            if op.name in registry.OF_REALS and arrays[0].dtype.kind == "c":
+                return NotImplemented
             return kernel(*arrays, **params)
         if op.family == "elementwise":
             program = op.program([FROM_NP[a.dtype] for a in arrays], params)
@@ -89,6 +98,9 @@ class WebGPU(GpuBackend):
             check_count(op.name, size_of(arrays[0].shape))
             return reduction.reduce(self, op.name, op.combine, arrays[0], mean=op.mean, **params)
         raise DeviceError(f"{op.name}: the webgpu backend has no kernel for it")
+
+    def serves(self, op: OpFacts, given: Sequence[Any], params: dict[str, Any]) -> bool:
+        return op.name not in registry.OF_REALS or not given[0].dtype.is_complex
 
     def elementwise(
         self, name: str, program: Program, arrays: Sequence[WebGPUArray]
@@ -158,6 +170,11 @@ class WebGPU(GpuBackend):
         assert out.storage is not None
         groups = -(-threads // WORKGROUP)
         out.storage.gpu.dispatch(name, source, inputs, [out.storage], params, groups)
+
+    def rewrite_all(
+        self, rule: UpdateRule, given: Sequence[list[Any]]
+    ) -> Sequence[dict[int, Any] | None]:
+        return multi_tensor.rewrite(self, rule, given)
 
     def compile(self, graph: Graph, donated: Any = ()) -> Replay:
         return Replay(self, graph, donated)

@@ -11,7 +11,14 @@ from everygrad.backends import base, strided_views
 from everygrad.backends.webgpu.array import WebGPUArray, storage_of
 from everygrad.backends.webgpu.attention import attention
 from everygrad.backends.webgpu.gemm import operand_reads
-from everygrad.backends.webgpu.kernels import copy_kernels, gather_scatter, reduction, row_kernels
+from everygrad.backends.webgpu.kernels import (
+    copy_kernels,
+    gather_scatter,
+    reduction,
+    row_kernels,
+    scan,
+)
+from everygrad.backends.webgpu.solver import cholesky, jacobi, lu, qr, triangular
 from everygrad.backends.webgpu.source.render import (
     address,
     cast,
@@ -114,6 +121,18 @@ def max_pool2d_index(dev: WebGPU, x: WebGPUArray, window: Any) -> WebGPUArray:
     return out
 
 
+_SOLVER: dict[str, Callable[..., Any]] = {
+    "cholesky": cholesky.cholesky,
+    "solve_triangular": triangular.solve_triangular,
+    "lu_factor": lu.lu_factor,
+    "qr": qr.qr,
+    "qr_complete": qr.qr_complete,
+    "eigh": jacobi.eigh,
+    "svd": jacobi.svd,
+}
+# kernels that take real numbers only: of complex ones the definition is computed
+OF_REALS = frozenset(_SOLVER)
+
 KERNELS: dict[str, Callable[..., Any]] = {
     **strided_views.KERNELS,
     "unslice": copy_kernels.unslice,
@@ -136,6 +155,9 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "argmax": lambda dev, x, axis, keepdims: reduction.arg_reduce(dev, True, x, axis, keepdims),
     "argmin": lambda dev, x, axis, keepdims: reduction.arg_reduce(dev, False, x, axis, keepdims),
     "philox": philox,
+    "lexsort_rows": lu.row_order,
+    **_SOLVER,
     **row_kernels.KERNELS,
+    **scan.KERNELS,
     **attention.KERNELS,
 }

@@ -18,11 +18,12 @@ import everygrad as eg
 from everygrad import nn
 from everygrad._jit.pipeline import prepared
 from everygrad.backends import base
-from everygrad.backends.group_sums import fusable, without_strays
 from everygrad.backends.webgpu.fused import fused
-from everygrad.backends.webgpu.fused.row_kernel import RowKernelWriter
+from everygrad.codegen.group import GroupWriter
+from everygrad.codegen.group_plan import task_of
 from everygrad.compiler.fuse import fuse
 from everygrad.compiler.groups import used_outside
+from everygrad.compiler.schedule import by_loop_nest, fusable, without_strays
 from everygrad.errors import DeviceError
 from tests.api import test_export_web as web
 from tests.jit.test_compile_time import PROGRAMS, step_of
@@ -439,12 +440,13 @@ def test_a_kernel_has_as_many_results_as_can_be_bound(buffers: int) -> None:
             )
         )
         stored = used_outside(groups, graph.outputs)
-        fuser = fused.Fuser(buffers, 1 << 14, True, lambda nbytes: 1 + (nbytes > 32))
+        machine = fused.machine_of(1 << 14, is_software=True)
+        fuser = fused.Fuser(buffers, machine, lambda nbytes: 1 + (nbytes > 32))
         for group in groups:
             wanted = [v for v in group.members if v in stored]
-            for part in fused._by_loop_nest(group, wanted) if wanted else []:
+            for part in by_loop_nest(group, wanted) if wanted else []:
                 writers = [
-                    RowKernelWriter(fused.task_of(group, part[: n + 1], True), 1 << 14)
+                    GroupWriter(task_of(group, part[: n + 1], machine), machine)
                     for n in range(len(part))
                 ]
                 fits = [n + 1 for n, w in enumerate(writers) if fuser.bound(w) <= buffers]

@@ -51,7 +51,7 @@ def normal(*shape: int) -> Any:
 
 
 def agree(got: Any, want: Any) -> None:
-    if want.dtype.is_float:
+    if want.dtype.is_float or want.dtype.is_complex:
         close(got, want, 1e-4)
     else:
         np.testing.assert_array_equal(values(got), values(want))
@@ -81,6 +81,13 @@ def tiny(monkeypatch: Any) -> Iterator[None]:
 NEEDS_MORE = {
     *("conv2d", "attention_grads", "gammainc", "gammaincc"),
     *("rnn_sequence", "rnn_reserve", "rnn_grads"),  # a state for each step
+    *("qr", "qr_vjp", "qr_complete"),  # panels of all rows
+    "dft",  # of 37 points, as a longer one
+}
+# by Jacobi's rotations, which a workgroup makes in place: refused by name beyond one binding
+ROTATIONS = {
+    *("eigh", "eigh_vjp", "eigvalsh", "svd", "svd_vjp", "svd_complete", "svdvals", "pinv"),
+    *("matrix_rank", "lstsq", "adjugate", "matrix_norm", "cond"),
 }
 
 
@@ -99,6 +106,11 @@ def test_every_op_on_windows(name: str, tiny: None) -> None:
             continue
         except OutOfMemoryError:
             if name in NEEDS_MORE:
+                refused = True
+                continue
+            raise
+        except CompileError as error:
+            if name in ROTATIONS and "larger than one binding" in str(error):
                 refused = True
                 continue
             raise

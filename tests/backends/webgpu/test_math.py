@@ -15,7 +15,7 @@ import pytest
 import everygrad as eg
 from everygrad import dtypes
 from everygrad.backends import base
-from everygrad.backends.webgpu.driver.gpu import Gpu
+from everygrad.backends.webgpu.driver.pipelines import Pipelines
 from everygrad.backends.webgpu.kernels import vec4
 from everygrad.backends.webgpu.source import render
 from everygrad.tools import accuracy
@@ -47,13 +47,12 @@ def with_arithmetic(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     backend: Any = base.get("webgpu")
     backend.elementwise_kernels.clear()
     if mode != "own":
-        real = Gpu._compile
-        monkeypatch.setattr(backend.gpu, "_pipelines", {})
-        monkeypatch.setattr(
-            Gpu, "_compile", lambda self, name, source, layout: real(
-                self, name, hostile(source, fused=mode == "fusing"), layout
-            )
-        )  # fmt: skip
+        real = backend.gpu._compile
+
+        def compiled(name: str, source: str, layout: Any) -> Any:
+            return real(name, hostile(source, fused=mode == "fusing"), layout)
+
+        monkeypatch.setattr(backend.gpu, "_pipelines", Pipelines(compiled))
 
 
 def on(array: Any) -> eg.Tensor:

@@ -71,7 +71,7 @@ def _rewritten(name: str, text: str, buffer: str) -> tuple[str, set[str]]:
     used: set[str] = set()
     made: list[str] = []
     at = 0
-    for found in re.finditer(rf"\b{buffer}\b", text):
+    for found in re.finditer(rf"(?<![.\w]){buffer}\b", text):  # not a vector's part of this name
         if found.start() < at:
             continue  # inside an index that was rewritten already
         is_local = _is_local(text, buffer, found.start())

@@ -13,22 +13,22 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import wgpu
 
-from everygrad.backends.code_cache import code_cache
 from everygrad.backends.deferred_checks import Check, Checks
 from everygrad.backends.webgpu.driver import binding_windows
 from everygrad.backends.webgpu.driver.adapters import FORKED, request_device
 from everygrad.backends.webgpu.driver.encoding import Encoder
 from everygrad.backends.webgpu.driver.memory import Block, Pool, Slice, Storage
 from everygrad.backends.webgpu.driver.messages import first_words, numbered
+from everygrad.backends.webgpu.driver.pipelines import Pipeline, Pipelines
 from everygrad.backends.webgpu.driver.readback import STAGED, ByteRange, Fetch, Readback
 from everygrad.backends.webgpu.driver.submit import CommandRow, Recorder, recorder
 from everygrad.backends.webgpu.driver.wgpu_native import by_classes, direct
+from everygrad.codegen import report
 from everygrad.compiler.thresholds import edge
 from everygrad.errors import (
     CompileError,
@@ -42,7 +42,6 @@ WORKGROUP = edge(__name__, "WORKGROUP", 256, "size")  # every WebGPU device allo
 FLUSH_AFTER = 256  # commands recorded before they are submitted, so that the GPU starts early
 _SLOT = 256  # bytes between uniforms: the alignment any device accepts
 _ARENA = 1 << 16
-_PIPELINE = 1 << 16  # bytes of a pipeline, about, besides its text
 _MAX_CACHED = 8192  # uniforms, and bind groups, cached before the caches are cleared
 _USAGE = wgpu.BufferUsage
 _LOST = re.compile(r"\blost\b|device.*(destroyed|invalid)|no longer valid", re.IGNORECASE)
@@ -83,23 +82,13 @@ _REQUESTED = (
 class Kernel(NamedTuple):
     """A pipeline, the bytes of its uniform, its workgroups, how many buffers it reads, writes."""
 
-    pipeline: Any
+    pipeline: Pipeline
     uniform: bytes
     grid: tuple[int, int, int]
     inputs: int
     outputs: int
     name: str = ""
     source: str = ""
-
-
-class Pipeline:
-    """A compiled kernel, cached by its source. The driver holds what was recorded with it."""
-
-    __slots__ = ("__weakref__", "raw", "recent")
-
-    def __init__(self, raw: Any) -> None:
-        self.raw = raw
-        self.recent = True
 
 
 class Bound(NamedTuple):
@@ -147,7 +136,7 @@ class Gpu:
         self.epoch = 0  # counts submissions
         self._encoder: Encoder | None = None
         self._recorded = 0
-        self._pipelines: dict[str, Pipeline] = {}
+        self._pipelines = Pipelines(self._compile, self.is_software)
         self._layouts: dict[tuple[int, int], tuple[Any, Any]] = {}
         self._groups: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         self._wide: dict[tuple[Any, ...], Bound] = {}  # on buffers larger than a binding
@@ -211,14 +200,11 @@ class Gpu:
             found = self._layouts[inputs, outputs] = (bindings, whole)
         return found
 
-    def pipeline(self, name: str, source: str, inputs: int, outputs: int) -> Any:
-        found = self._pipelines.get(source)
-        if found is None:
-            layout = self.layout(inputs, outputs)[1]
-            found = self._pipelines[source] = Pipeline(self._compile(name, source, layout))
-            code_cache.add(found, _PIPELINE + len(source), partial(_drop, self._pipelines, source))
-        found.recent = True
-        return found.raw
+    def pipeline(
+        self, name: str, source: str, inputs: int, outputs: int, later: bool = False
+    ) -> Pipeline:
+        """A kernel, compiled now, or by another thread if `later`."""
+        return self._pipelines.get(name, source, self.layout(inputs, outputs)[1], later)
 
     def _compile(self, name: str, source: str, layout: Any) -> Any:
         if self.lost is not None:
@@ -233,7 +219,7 @@ class Gpu:
                 raise self.lose(text) from None
             raise CompileError(
                 f"webgpu: the kernel {name!r} does not compile:\n{text.strip()}\n"
-                f"{numbered(source, text)}"
+                f"{numbered(source, text)}{report.origin(source)}"
             ) from None
 
     # --- recording -------------------------------------------------------------------------------
@@ -267,7 +253,9 @@ class Gpu:
                 f"split the tensor"
             )
         with self.lock:
-            pipeline = self.pipeline(name, source, inputs, outputs)
+            # a compiled function binds its kernels when all of it is recorded
+            later = self.log is not None
+            pipeline = self.pipeline(name, source, inputs, outputs, later)
         words = np.array(params, np.int64).astype(np.uint32)
         uniform = words.tobytes() + b"\0" * (-4 * len(words) % 16)
         grid = self.grid(groups, name) if isinstance(groups, int) else groups
@@ -397,7 +385,8 @@ class Gpu:
             group = self._group(kernel, [(b.raw, b.start, b.size) for b in blocks], kernel.inputs)
             found = self._groups[key] = (self.calls.handle(group), group)
         handle, group = found
-        return Bound(self.calls.handle(kernel.pipeline), handle, (group, kernel.pipeline))
+        raw = kernel.pipeline.raw
+        return Bound(self.calls.handle(raw), handle, (group, raw))
 
     def slice(self, block: Block, start: int, size: int) -> Block:
         """Bytes of a block as a block; `start` is a multiple of `binding_windows.ALIGNMENT`."""
@@ -428,7 +417,7 @@ class Gpu:
             self._check_windows(kernel.name, sum(counts))
             source = binding_windows.widened(kernel.name, kernel.source, counts, most)
             inputs, outputs = sum(counts[: kernel.inputs]), sum(counts[kernel.inputs :])
-            pipeline = self.pipeline(kernel.name, source, inputs, outputs)
+            pipeline = self.pipeline(kernel.name, source, inputs, outputs).raw
             bindings = [
                 (b.raw, b.start + at, size)
                 for b, cut in zip(blocks, cuts, strict=True)
@@ -576,12 +565,6 @@ class Gpu:
         if refusal is not None:
             self.write(self.fault_storage(), b"\0" * 16)
             raise refusal
-
-
-def _drop(pipelines: dict[str, Pipeline], source: str, pipeline: Pipeline) -> None:
-    """Drop a pipeline from the cache; kernels that hold it keep working."""
-    if pipelines.get(source) is pipeline:
-        del pipelines[source]
 
 
 _gpus: weakref.WeakSet[Gpu] = weakref.WeakSet()

@@ -1,1 +1,1 @@
-"""Kernels of fused groups: threads mapped to rows, accumulators, partial sums."""
+"""Fused groups as WGSL: within the limits of a device, in place, and several as one kernel."""

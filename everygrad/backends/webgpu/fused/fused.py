@@ -1,9 +1,7 @@
-"""The kernels of a fused group: which of its values each computes, and how threads are mapped.
+"""Kernels of fused groups as WGSL, within the limits of a device.
 
-One kernel computes everything where it can. A group becomes several kernels where one would bind
-more buffers than the device allows, or where sums of different shapes need different loop nests;
-each kernel then recomputes what it needs. A sum that no loop nest serves becomes a kernel of its
-own (`group_sums.without_strays`).
+A group is lowered as on every GPU (`codegen.group_plan`). It becomes more kernels where one would
+bind more buffers than the device allows; each then computes again what it needs.
 """
 
 from __future__ import annotations
@@ -12,39 +10,44 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from everygrad.backends.group_sums import Kind, finals, is_by_rows, kind_of, needed, nest_of_members
-from everygrad.backends.webgpu.fused import second_stage, thread_mapping
-from everygrad.backends.webgpu.fused.inplace_reuse import Pairs
-from everygrad.backends.webgpu.fused.row_kernel import PartialSums, RowKernelTask, RowKernelWriter
+from everygrad import dtypes
+from everygrad.backends.webgpu.source.kernel_render import render
 from everygrad.backends.webgpu.source.render import with_library
 from everygrad.backends.webgpu.source.word_layout import byte_size
+from everygrad.codegen.group import GroupKernel, GroupWriter, Pairs, write_kernel
+from everygrad.codegen.group_plan import task_of
+from everygrad.codegen.group_sums import second_stage
+from everygrad.codegen.machine import Machine
 from everygrad.compiler.groups import Group, Load
 from everygrad.compiler.ir import Value
-from everygrad.compiler.loop_nest import StridedAccess
-from everygrad.core.shapes import Shape
+from everygrad.compiler.schedule import by_loop_nest
+from everygrad.dtypes import DType
 
 _A_VALUE = 8  # lines of library functions that count as much as one plain value
+WORKGROUP = 256
 
 
 class Scratch:
     """Memory that lives between two kernels of a group."""
 
-    def __init__(self, words: int) -> None:
-        self.nbytes = 4 * words
+    def __init__(self, dtype: DType, count: int) -> None:
+        self.nbytes = byte_size(dtype, count)
 
 
 Buffer = Value | Scratch
 
 
 class FusedKernel(NamedTuple):
-    """One dispatch of a group: its source, what it binds, its workgroups. `in_place`: by input, the
-    output that overwrites it; the input is not among those that are bound to be read."""
+    """One dispatch of a group: its source, what it binds, its workgroups and its uniform.
+    `in_place`: by input, the output that overwrites it; the input is not among those that are bound
+    to be read."""
 
     name: str
     source: str
     inputs: list[Buffer]
     outputs: list[Buffer]
     workgroups: int
+    params: list[int]
     in_place: Pairs
 
 
@@ -63,90 +66,45 @@ def text_weight(v: Value) -> int:
     return 1 + sum(_lines(inst.fn) // _A_VALUE for inst in insts)
 
 
-def _by_loop_nest(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
-    """The wanted values by the loop nest that computes them: one along rows that are reduced, one
-    for each other kind of sum; values that fit any loop nest go with the first of these."""
-    along = Kind("", group.row or 0)
-    loop_nests: dict[Kind, list[Value]] = {}
-    anywhere: list[Value] = []
-    for v in wanted:
-        members = needed(group, [v])
-        if is_by_rows(members):
-            loop_nests.setdefault(along, []).append(v)
-        elif members[v].role == "final" and kind_of(members[v]).length:
-            loop_nests.setdefault(kind_of(members[v]), []).append(v)
-        else:
-            anywhere.append(v)
-    if not loop_nests:
-        return [anywhere]
-    first = along if along in loop_nests else next(iter(loop_nests))
-    loop_nests[first] += anywhere
-    if first == along:  # sums of such rows use the same loop nest
-        for kind in [k for k in loop_nests if k.length == group.row and k != along]:
-            loop_nests[along] += loop_nests.pop(kind)
-    return list(loop_nests.values())
-
-
-def task_of(group: Group, wanted: list[Value], software: bool) -> RowKernelTask:
-    """How these values are computed."""
-    members = needed(group, wanted)
-    kinds = {m.value: kind_of(m) for m in finals(members)}
-    names = {v: k.name for v, k in kinds.items()}
-    has = set(names.values())
-    lengths = {k.length for k in kinds.values() if k.length}  # one at most: see _by_loop_nest
-    if is_by_rows(members):
-        row = group.row or 1
-        size = group.size // row
-        mapping = thread_mapping.by_rows(
-            size, row, len(members), software, "total" in has, "columns" in has
-        )
-    elif lengths:
-        (row,) = lengths
-        choose = thread_mapping.split_rows if "rows" in has else thread_mapping.by_columns
-        mapping = choose(group.size // row, row, software)
-    else:
-        row, mapping = 0, thread_mapping.flat(group.size, software, "total" in has)
-    rows, columns, accesses = _load_layout(group, row)
-    return RowKernelTask(members, wanted, mapping, (rows, columns), accesses, names)
-
-
-def _load_layout(group: Group, row: int) -> tuple[Shape, Shape, dict[Load, StridedAccess]]:
-    """The sizes of the axes of rows and of columns, and where loads are; row 0: all are columns."""
-    found = nest_of_members(group, group.members, row)
-    if row:
-        return found.rows, found.columns, found.loads
-    flat = {r: StridedAccess((), (*p.rows, *p.columns), p.offset) for r, p in found.loads.items()}
-    return (), (*found.rows, *found.columns), flat
+def machine_of(shared_bytes: int, is_software: bool) -> Machine:
+    """The numbers of an adapter."""
+    return Machine(
+        threads=WORKGROUP,
+        wide_float=dtypes.float32,
+        narrow_index=dtypes.uint32,
+        narrow=1 << 31,
+        wide_index=None,
+        parallel=1 if is_software else 1 << 16,
+        shared_bytes=shared_bytes,
+        padded=True,
+    )
 
 
 class Fuser:
-    """Writes the kernels of groups for a device with these limits; `windows` says how many
-    bindings a buffer of so many bytes takes."""
+    """Writes the kernels of groups for a device that binds so many `buffers`; `windows` says how
+    many bindings a buffer of so many bytes takes."""
 
-    def __init__(
-        self, buffers: int, shared_bytes: int, software: bool, windows: Callable[[int], int]
-    ) -> None:
+    def __init__(self, buffers: int, machine: Machine, windows: Callable[[int], int]) -> None:
         self.buffers = buffers
-        self.shared_bytes = shared_bytes
-        self.software = software
+        self.machine = machine
         self.windows = windows
 
-    def writers(self, group: Group, stored: set[Value]) -> list[RowKernelWriter]:
+    def writers(self, group: Group, stored: set[Value]) -> list[GroupWriter]:
         """The writers of a group's kernels, in the order they run."""
         wanted = [v for v in group.members if v in stored]
-        made: list[RowKernelWriter] = []
-        for part in _by_loop_nest(group, wanted):
+        made: list[GroupWriter] = []
+        for part in by_loop_nest(group, wanted):
             while part:
                 writer, count = self.largest(group, part)
                 made.append(writer)
                 part = part[count:]
         return made
 
-    def largest(self, group: Group, part: list[Value]) -> tuple[RowKernelWriter, int]:
+    def largest(self, group: Group, part: list[Value]) -> tuple[GroupWriter, int]:
         """The kernel for as many of these values as can be bound, and how many that are."""
         count = self.at_most(group, part)
         while True:
-            writer = RowKernelWriter(task_of(group, part[:count], self.software), self.shared_bytes)
+            writer = GroupWriter(task_of(group, part[:count], self.machine), self.machine)
             if count == 1 or self.bound(writer) <= self.buffers:
                 return writer, count
             count -= 1
@@ -173,48 +131,40 @@ class Fuser:
                 return max(1, count)
         return len(part)
 
-    def is_narrow(self, writer: RowKernelWriter) -> bool:
+    def is_narrow(self, writer: GroupWriter) -> bool:
         """Whether each buffer of a kernel is one binding."""
-        values = [*writer.values.inputs, *writer.outputs()]
+        values = [*writer.inputs(), *writer.outputs()]
         return all(self.windows(byte_size(v.dtype, v.size)) == 1 for v in values)
 
-    def bound(self, writer: RowKernelWriter) -> int:
+    def bound(self, writer: GroupWriter) -> int:
         """How many bindings a kernel takes."""
-        values = [*writer.values.inputs, *writer.outputs()]
+        values = [*writer.inputs(), *writer.outputs()]
         count = sum(self.windows(byte_size(v.dtype, v.size)) for v in values)
-        return count + (self.windows(4 * writer.scratch_words) if writer.partial_sums else 0)
+        return count + sum(self.windows(byte_size(d, n)) for d, n in writer.scratch.items())
 
-    def kernels(self, writer: RowKernelWriter, pairs: Pairs) -> list[FusedKernel]:
-        """A kernel, and the small ones that follow it."""
-        for x, v in pairs.items():
-            writer.write_over(x, v)
-        unpacked = {v: Scratch(v.size) for v in writer.packed}
-        outputs: list[Buffer] = [unpacked.get(v, v) for v in writer.outputs()]
-        scratch = Scratch(writer.scratch_words)
-        if writer.partial_sums:
-            outputs.append(scratch)
-        name = _named(writer)
-        inputs: list[Buffer] = [v for v in writer.values.inputs if v not in pairs]
-        groups = writer.mapping.workgroups
-        made = [FusedKernel(name, writer.source(), inputs, outputs, groups, pairs)]
-        parts = list(writer.partial_sums.values())
-        most = max(1, self.buffers - 1)
-        for at in range(0, len(parts), most):
-            made.append(self.second_stage_kernel(parts[at : at + most], scratch, name))
-        for v, words in unpacked.items():
-            source, groups = second_stage.pack(v.dtype, v.size)
-            made.append(FusedKernel(f"pack {v.name}", source, [words], [v], groups, {}))
+    def kernels(self, parts: Sequence[tuple[GroupWriter, Pairs]]) -> list[FusedKernel]:
+        """Independent tasks as one kernel, and the second stages of a single one."""
+        first = write_kernel(parts, self.machine)
+        scratch = {d: Scratch(d, n) for w, _ in parts for d, n in w.scratch.items()}
+        made = [_rendered(first, scratch)]
+        for writer, _ in parts:
+            sums = list(writer.partial_sums.values())
+            most = max(1, self.buffers - len(scratch))
+            for at in range(0, len(sums), most):
+                stage = second_stage(
+                    sums[at : at + most], writer.scratch, self.machine, first.kernel.name
+                )
+                made.append(_rendered(stage, scratch))
         return made
 
-    def second_stage_kernel(
-        self, parts: list[PartialSums], scratch: Scratch, name: str
-    ) -> FusedKernel:
-        source, groups = second_stage.finish(parts, self.shared_bytes)
-        return FusedKernel(
-            f"finish {name}", source, [scratch], [p.value for p in parts], groups, {}
-        )
 
-
-def _named(writer: RowKernelWriter) -> str:
-    names = dict.fromkeys(v.name for v in writer.members)
-    return "fused " + " ".join(names)
+def _rendered(written: GroupKernel, scratch: dict[DType, Scratch]) -> FusedKernel:
+    kernel = render(written.kernel, offsets=False)
+    inputs, outputs = (
+        [scratch[b] if isinstance(b, DType) else b for b in bound]
+        for bound in (written.reads, written.writes)
+    )
+    params = kernel.params([])
+    return FusedKernel(
+        kernel.name, kernel.source, inputs, outputs, kernel.groups, params, written.in_place
+    )

@@ -233,7 +233,7 @@ def _product_is_right(gpu: Gpu) -> bool:
     x = rng.integers(-4, 5, (rows, terms)).astype(np.float16)
     y = rng.integers(-4, 5, (terms, columns)).astype(np.float16)
     source = kernel(_check_operands(), plain(dtypes.float32), vec4_out=True)
-    pipeline = gpu.pipeline("cooperative matrix check", source, 2, 1)
+    pipeline = gpu.pipeline("cooperative matrix check", source, 2, 1).raw
     head = np.array([rows, columns, terms, 0, 1, terms, 0, 0], np.uint32)
     usage = wgpu.BufferUsage
     made = [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from everygrad import dtypes
 from everygrad.backends.strided_views import permute_dims, reshape
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
-from everygrad.backends.webgpu.gemm import choose_kernel
+from everygrad.backends.webgpu.gemm import choose_kernel, complex_product
 from everygrad.backends.webgpu.gemm.choose_kernel import Product, Sizes, kind_of
 from everygrad.backends.webgpu.gemm.gemm import COLUMNS, HEAD, GemmOperands, Side
 from everygrad.backends.webgpu.gemm.result_writes import Epilogue
@@ -199,6 +199,8 @@ def _run_or_zeros(
 
 
 def matmul(dev: WebGPU, x: WebGPUArray, y: WebGPUArray) -> WebGPUArray:
+    if complex_product.pays(x, y):
+        return complex_product.multiply(dev, x, y, matmul)
     found = matrices(dev, x, y)
     batch = shapes.broadcast("matmul", x.shape[:-2], y.shape[:-2])
     return _run_or_zeros(dev, found, (*batch, x.shape[-2], y.shape[-1]), x)

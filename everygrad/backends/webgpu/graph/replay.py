@@ -16,22 +16,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from everygrad.backends.group_sums import fusable, without_strays
 from everygrad.backends.webgpu.array import WebGPUArray, storage_of
 from everygrad.backends.webgpu.driver import binding_windows
 from everygrad.backends.webgpu.driver.gpu import Command
 from everygrad.backends.webgpu.driver.memory import Block, Shelf, Storage
 from everygrad.backends.webgpu.fused import inplace_reuse
-from everygrad.backends.webgpu.fused.fused import FusedKernel, Fuser, Scratch, text_weight
+from everygrad.backends.webgpu.fused.fused import (
+    FusedKernel,
+    Fuser,
+    Scratch,
+    machine_of,
+    text_weight,
+)
 from everygrad.backends.webgpu.fused.multi_tensor import MultiTensorBatch
-from everygrad.backends.webgpu.fused.row_kernel import RowKernelWriter
 from everygrad.backends.webgpu.graph import epilogues
 from everygrad.backends.webgpu.graph.placeholders import PlaceholderBlock, PlaceholderPool, shared
 from everygrad.backends.webgpu.kernels import copy_kernels, gather_scatter
+from everygrad.codegen.group import GroupWriter, Pairs
+from everygrad.codegen.group_plan import assign_in_place
 from everygrad.compiler.fuse import fuse
 from everygrad.compiler.groups import Group, used_outside
 from everygrad.compiler.ir import Graph, Value, index_bound
 from everygrad.compiler.memory import Lifetime, Memory
+from everygrad.compiler.schedule import fusable, without_strays
 from everygrad.compiler.thresholds import edge
 from everygrad.compiler.views import view_of
 from everygrad.core.shapes import Shape
@@ -75,7 +82,7 @@ class Replay:
         self.arrays: list[Any] = [None] * len(graph.inputs)
         self.log: list[Command] = []
         self.made: dict[Value, WebGPUArray] = {}
-        self.in_place: inplace_reuse.Pairs = {}
+        self.in_place: Pairs = {}
         with self.gpu.lock:
             self.gpu.fault_storage()  # created outside the recording: it outlives this replay
             outside = self.gpu.pool
@@ -93,7 +100,7 @@ class Replay:
 
     # --- recording -------------------------------------------------------------------------------
 
-    def record(self, pairs: inplace_reuse.Pairs) -> None:
+    def record(self, pairs: Pairs) -> None:
         graph, dev = self.graph, self.dev
         for v in graph.inputs:
             self.made[v] = dev.empty(v.shape, v.dtype)
@@ -103,14 +110,13 @@ class Replay:
         stored = used_outside(groups, graph.outputs)
         fuser = Fuser(
             limits.storage_buffers,
-            limits.shared_bytes,
-            self.gpu.is_software,
+            machine_of(limits.shared_bytes, self.gpu.is_software),
             lambda nbytes: len(binding_windows.cut(nbytes, limits.binding_size)),
         )
         links = epilogues.links(groups, graph.outputs)
         waiting = set(links.values())
         last = inplace_reuse.last_users(groups, links)
-        by_group: dict[Group | None, inplace_reuse.Pairs] = {}
+        by_group: dict[Group | None, Pairs] = {}
         for x, v in pairs.items():
             by_group.setdefault(last.get(x), {})[x] = v
         self.fuser, self.batch = fuser, MultiTensorBatch(limits.storage_buffers)
@@ -130,7 +136,7 @@ class Replay:
                 self.record_opaque(group.opaque)
             elif link is not None and not self.record_with_epilogue(link, group, stored):
                 self.record_fused(group, fuser.writers(group, stored), over)
-        self.flush(set(self.batch.writes), set())
+        self.flush(self.batch.writes, set())
         self.results = {v: self.array(v).with_known_order() for v in graph.outputs}
 
     def array(self, v: Value) -> WebGPUArray:
@@ -156,21 +162,19 @@ class Replay:
             self.made[v] = found
         return found
 
-    def record_fused(
-        self, group: Group, writers: list[RowKernelWriter], pairs: inplace_reuse.Pairs
-    ) -> None:
+    def record_fused(self, group: Group, writers: list[GroupWriter], pairs: Pairs) -> None:
         """Record a group's kernels now, or add them to the batch that waits."""
-        assigned = inplace_reuse.assign(writers, pairs, group.size)
+        assigned = assign_in_place(writers, pairs, group.size)
         if self.can_batch(group, writers):
             if not self.batch.takes(writers[0], assigned[0]):
-                self.flush(set(self.batch.writes), set())
+                self.flush(self.batch.writes, set())
             self.batch.add(writers[0], assigned[0])
             return
         self.flush(inplace_reuse.read_by_group(group), {x for over in assigned for x in over})
         for writer, over in zip(writers, assigned, strict=True):
-            self.record_kernels(self.fuser.kernels(writer, over))
+            self.record_kernels(self.fuser.kernels([(writer, over)]))
 
-    def can_batch(self, group: Group, writers: list[RowKernelWriter]) -> bool:
+    def can_batch(self, group: Group, writers: list[GroupWriter]) -> bool:
         """Whether a group costs little more than its launch, and can be part of another kernel."""
         small = not self.gpu.is_software and group.size <= SMALL
         return (
@@ -181,7 +185,7 @@ class Replay:
         """Record the batch if a command is about to use its results or overwrite what it reads."""
         if self.batch.is_needed(used, over):
             waiting, self.batch = self.batch, MultiTensorBatch(self.batch.buffers)
-            self.record_kernels([waiting.kernel()])
+            self.record_kernels(self.fuser.kernels(waiting.parts))
 
     def record_kernels(self, kernels: list[FusedKernel]) -> None:
         """Record a group's kernels, one after the other."""
@@ -199,7 +203,9 @@ class Replay:
                 [between[b] if isinstance(b, Scratch) else storage_of(self.base(b)) for b in bound]
                 for bound in (kernel.inputs, kernel.outputs)
             )
-            self.gpu.dispatch(kernel.name, kernel.source, inputs, outputs, [0], kernel.workgroups)
+            self.gpu.dispatch(
+                kernel.name, kernel.source, inputs, outputs, kernel.params, kernel.workgroups
+            )
 
     def record_with_epilogue(self, v: Value, group: Group, stored: set[Value]) -> bool:
         """Record the product v; true if its kernel also computes the group's values."""

@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING
 
 from everygrad.backends.strided_views import Slices
 from everygrad.backends.webgpu.array import WebGPUArray, distinct
-from everygrad.backends.webgpu.source.render import (
-    address,
-    constant,
-    element_kernel,
-    slot,
-    split_index,
-)
-from everygrad.backends.webgpu.source.word_layout import layout, load, raw, thread_count
+from everygrad.backends.webgpu.kernels.launch_kernel import MACHINE, launch, layout_of
+from everygrad.backends.webgpu.source.word_layout import raw
+from everygrad.codegen import copy_parts
 from everygrad.compiler.expr import Inst, Program
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
@@ -33,6 +28,11 @@ def contiguous(dev: WebGPU, x: WebGPUArray) -> WebGPUArray:
     """The same elements in C order."""
     if x.storage is None or x.is_contiguous:
         return x
+    return copied(dev, x)
+
+
+def copied(dev: WebGPU, x: WebGPUArray) -> WebGPUArray:
+    """The same elements in C order, from the start of a storage of their own."""
     bits = raw(FROM_NP[x.dtype])
     copy: WebGPUArray = dev.elementwise("copy", identity(bits), [x.bitcast(bits.np)])
     return copy.bitcast(x.dtype)
@@ -64,29 +64,7 @@ def fit_bindings(dev: WebGPU, arrays: Sequence[WebGPUArray]) -> list[WebGPUArray
     return made
 
 
-# --- unslice: zeros except where a slice would read -----------------------------------------------
-
-
-@lru_cache(maxsize=512)
-def _unslice_source(dtype: DType, rank: int) -> str:
-    """Uniform: the count, rank - 1 sizes; offset and strides; start, step, count of each axis."""
-    lines, names = split_index(rank, 1)
-    first = rank + 1 + rank
-    inside = []
-    for k in range(rank):
-        start, step, count = (slot(first + 3 * k + j) for j in range(3))
-        lines.append(f"  let d{k} = bitcast<i32>(i{k}) - bitcast<i32>({start});")
-        lines.append(f"  let q{k} = d{k} / bitcast<i32>({step});")
-        inside.append(f"q{k} * bitcast<i32>({step}) == d{k} && q{k} >= 0 && u32(q{k}) < {count}")
-        names[k] = f"u32(q{k})"
-    register = layout(dtype).register
-    zero = constant(0, dtype)
-    text = (
-        f"fn element(e: u32) -> {register} {{\n" + "\n".join(lines) + "\n"
-        f"  if (!({' && '.join(inside)})) {{ return {zero}; }}\n"
-        f"  let p = {address(rank, names)};\n  return {load(dtype, 'a0', 'p')};\n}}\n"
-    )
-    return element_kernel(1, first + 3 * rank, dtype, text, slot(0))
+# --- what strides cannot express ------------------------------------------------------------------
 
 
 def unslice(dev: WebGPU, x: WebGPUArray, shape: Shape, slices: Slices) -> WebGPUArray:
@@ -94,51 +72,18 @@ def unslice(dev: WebGPU, x: WebGPUArray, shape: Shape, slices: Slices) -> WebGPU
     if x.storage is None or not size_of(shape) or not shape:
         return x if not shape else dev.full(shape, 0, dtype)
     out: WebGPUArray = dev.empty(shape, dtype)
-    dtype = raw(dtype)
-    count = size_of(shape)
-    params = [count, *shape[1:], x.offset, *x.strides]
-    for start, n, step in slices:
-        params += (start, step, n)
-    source = _unslice_source(dtype, len(shape))
-    dev.launch("unslice", source, [x.storage], out, params, thread_count(dtype, count))
+    launch(copy_parts.unslice(layout_of(x), shape, slices, MACHINE), [x, out])
     return out
-
-
-# --- concat --------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=512)
-def _concat_source(dtype: DType, rank: int, axis: int, bindings: tuple[int, ...]) -> str:
-    """Uniform: the count, rank - 1 sizes; where each input ends; their offsets and strides."""
-    lines, names = split_index(rank, 1)
-    first = rank + len(bindings)
-    for k, binding in enumerate(bindings):
-        at = address(first + k * (rank + 1), names)
-        lines.append(
-            f"  if (i{axis} < {slot(rank + k)}) {{\n    let p = {at};\n"
-            f"    return {load(dtype, f'a{binding}', 'p')};\n  }}"
-        )
-    register = layout(dtype).register
-    text = (
-        f"fn element(e: u32) -> {register} {{\n" + "\n".join(lines) + "\n"
-        f"  return {constant(0, dtype)};\n}}\n"
-    )
-    params = first + len(bindings) * (rank + 1)
-    return element_kernel(max(bindings) + 1, params, dtype, text, slot(0))
 
 
 def concat_into(dev: WebGPU, out: WebGPUArray, arrays: Sequence[WebGPUArray], axis: int) -> None:
     """Write arrays into `out`, one behind the other along an axis."""
-    shape, count = out.shape, size_of(out.shape)
-    dtype = raw(FROM_NP[out.dtype])
     there = fit_bindings(dev, arrays)
     storages, bindings = distinct(there)
-    params, ends, end = [count, *shape[1:]], [], 0
-    tail: list[int] = []
-    for x in there:
-        tail += (x.offset - end * x.strides[axis], *x.strides)
-        end += x.shape[axis]
-        ends.append(end)
-    source = _concat_source(dtype, len(shape), axis, bindings)
-    params += (*ends, *tail)
-    dev.launch("concat", source, storages, out, params, thread_count(dtype, count))
+    layouts, offsets = tuple(map(layout_of, there)), tuple(a.offset for a in there)
+    if len(storages) == len(there):
+        launch(copy_parts.concat(layouts, axis, MACHINE), [*there, out])
+        return
+    lowered = copy_parts.concat(layouts, axis, MACHINE, 1, bindings, offsets)
+    whole = [WebGPUArray(out.device, (), out.dtype, s) for s in storages]
+    launch(lowered, [*whole, out])

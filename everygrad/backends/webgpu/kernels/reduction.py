@@ -42,6 +42,8 @@ COLUMN_PIECE = edge(__name__, "COLUMN_PIECE", 128, "size")
 
 def accumulator_dtype(dtype: DType) -> DType:
     """The dtype that accumulates: whole words."""
+    if dtype.is_complex:
+        return dtypes.complex64
     if dtype.is_float:
         return dtypes.float32
     if dtype.kind == "int":
@@ -56,7 +58,11 @@ def combined(combine: str, dtype: DType, a: str, b: str) -> str:
 
 def total_of(combine: str, dtype: DType, name: str) -> str:
     """The accumulator as a result: drivers replace 0.0 + x by x, although x may be -0.0."""
-    return f"plus_zero_f({name})" if combine == "add" and dtype.is_float else name
+    if combine != "add":
+        return name
+    if dtype.is_complex:
+        return f"plus_zero_c({name})"
+    return f"plus_zero_f({name})" if dtype.is_float else name
 
 
 class ReductionPlan(NamedTuple):
@@ -120,7 +126,8 @@ def _store_result(plan: ReductionPlan, at: str) -> str:
     """Write `acc` as result `at`."""
     lines = f"    acc = {total_of(plan.combine, plan.total, 'acc')};\n"
     if plan.mean:
-        lines += f"    acc = div_f(acc, bitcast<f32>({slot(4)}));\n"
+        divide = "over_c" if plan.total.is_complex else "div_f"
+        lines += f"    acc = {divide}(acc, bitcast<f32>({slot(4)}));\n"
     if layout(plan.total).words == 2:
         return lines + f"    out[2u * {at}] = acc.x;\n    out[2u * {at} + 1u] = acc.y;\n"
     return lines + f"    out[{at}] = {layout(plan.total).bits.format(v='acc')};\n"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from everygrad import dtypes
+from everygrad.backends.webgpu.source.complexlib import COMPLEX_FUNCTIONS
 from everygrad.backends.webgpu.source.intlib import INTEGER_FUNCTIONS
 from everygrad.backends.webgpu.source.mathlib import FLOAT_FUNCTIONS
 from everygrad.backends.webgpu.source.normallib import NORMAL_FUNCTIONS
@@ -32,14 +33,14 @@ def _split(text: str) -> dict[str, str]:
 
 LIBRARY = {
     name: text
-    for part in (FLOAT_FUNCTIONS, NORMAL_FUNCTIONS, INTEGER_FUNCTIONS)
+    for part in (FLOAT_FUNCTIONS, NORMAL_FUNCTIONS, COMPLEX_FUNCTIONS, INTEGER_FUNCTIONS)
     for name, text in _split(part).items()
 }
 
-# by intrinsic and kind of register: b bool, i int, u uint, f float, l int64, ul uint64 (l serves
-# where ul is absent). A driver may replace x - x by 0, (x + y) - x by y and x * 0 by 0, regardless
-# of NaN and rounding: it does not where bits are changed as integers in between, hence the forms of
-# sub and times_zero_f.
+# by intrinsic and kind of register: b bool, i int, u uint, f float, c complex, l int64, ul uint64
+# (l serves where ul is absent). A driver may replace x - x by 0, (x + y) - x by y and x * 0 by 0,
+# regardless of NaN and rounding: it does not where bits are changed as integers in between, hence
+# the forms of sub and times_zero_f.
 TABLE: dict[str, dict[str, str]] = {
     "add": {"f": "{0} + {1}", "i": "{0} + {1}", "u": "{0} + {1}", "l": "add_l({0}, {1})"},
     "sub": {"f": "{0} + neg_f({1})", "i": "{0} - {1}", "u": "{0} - {1}", "l": "sub_l({0}, {1})"},
@@ -158,6 +159,20 @@ TABLE: dict[str, dict[str, str]] = {
     "mulhi": {"u": "mulhi_u({0}, {1})"},
     "select": dict.fromkeys("fiubl", "select({2}, {1}, {0})"),
 }
+for _fn in ("add", "sub", "mul", "div", "pow", "eq"):
+    TABLE[_fn]["c"] = _fn + "_c({0}, {1})"
+for _fn in (
+    *("neg", "abs", "sign", "angle", "conj", "round"),
+    *("sqrt", "exp", "exp2", "expm1", "log", "log1p", "log2", "log10"),
+    *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
+    *("asinh", "acosh", "atanh"),
+):
+    TABLE[_fn]["c"] = _fn + "_c({0})"
+TABLE["real"]["c"], TABLE["imag"]["c"] = "re_c({0})", "im_c({0})"
+TABLE["ne"]["c"] = "!eq_c({0}, {1})"
+TABLE["isnan"]["c"] = "is_nan(re_c({0})) || is_nan(im_c({0}))"
+TABLE["isinf"]["c"] = "is_inf(re_c({0})) || is_inf(im_c({0}))"
+TABLE["select"]["c"] = "select({2}, {1}, {0})"
 CASTS: dict[str, str] = {
     "b f": "select(0.0, 1.0, {0})",
     "b i": "select(0, 1, {0})",
@@ -198,13 +213,11 @@ def constant(value: Any, dtype: DType) -> str:
     kind = layout(dtype).kind
     if kind == "b":
         return "true" if value else "false"
+    if kind == "c":
+        number = complex(value)
+        return f"c_of({_real(number.real)}, {_real(number.imag)})"
     if kind == "f":
-        with np.errstate(over="ignore"):
-            number = float(np.asarray(value, dtype.np).astype(np.float32))
-        if math.isfinite(number) and abs(number) >= 2.0**-126:
-            return f"{number!r}f"
-        bits = int(np.float32(number).view(np.uint32))
-        return f"bits_f({bits}u)" if bits else "0.0f"
+        return _real(value, dtype)
     if kind == "i":
         return f"i32({int(value)})"
     if kind == "u":
@@ -213,12 +226,28 @@ def constant(value: Any, dtype: DType) -> str:
     return f"vec2<u32>({word & 0xFFFFFFFF}u, {word >> 32}u)"
 
 
+def _real(value: Any, dtype: DType = dtypes.float32) -> str:
+    """A literal of a float; a value without one is made from its bits."""
+    with np.errstate(over="ignore"):
+        number = float(np.asarray(value, dtype.np).astype(np.float32))
+    if math.isfinite(number) and abs(number) >= 2.0**-126:
+        return f"{number!r}f"
+    bits = int(np.float32(number).view(np.uint32))
+    return f"bits_f({bits}u)" if bits else "0.0f"
+
+
 _ZEROS = {constant(0.0, dtypes.float32), constant(-0.0, dtypes.float32)}
 
 
 def cast(value: str, source: DType, target: DType) -> str:
     """A register converted to another dtype; half floats are rounded."""
     a, b = layout(source).kind, layout(target).kind
+    if a == "c":
+        if target is dtypes.bool_:
+            return f"!is_zero_c({value})"
+        return value if b == "c" else cast(f"re_c({value})", dtypes.float32, target)
+    if b == "c":
+        return f"c_of({cast(value, source, dtypes.float32)}, 0.0)"
     rounded = _ROUNDS.get(target)
     if a == b == "f" or b == "f":
         plain = value if a == "f" else _cast_form(CASTS, a, b).format(value)
@@ -278,8 +307,38 @@ def _gelu(program: Program, inst: Inst, args: Sequence[str]) -> str | None:
     return f"gelu_f({args[0]})" if found.fn == "ndtr" and found.args == (first,) else None
 
 
-def body(program: Program, inputs: dict[int, str], final: str) -> list[str]:
-    """The lines that compute the program from named registers; `final` names the result."""
+def _by_constant(program: Program, inst: Inst, args: Sequence[str]) -> str | None:
+    """Sums with 0.0, which drivers take for the other term although that may be -0.0; quotients of
+    complex numbers by real ones, and of whole ones by what is not 0."""
+    number = program.insts[inst.args[-1]] if inst.fn in _CONSTANT else None
+    if number is None or number.fn != "const":
+        return None
+    kind = layout(inst.dtype).kind
+    if inst.fn in ("floordiv", "mod"):
+        sign = "/" if inst.fn == "floordiv" else "%"
+        return f"{args[0]} {sign} {args[1]}" if kind == "u" and number.value else None
+    if inst.fn == "add" and kind in "fc" and not number.value and not _is_negative(number.value):
+        return f"plus_zero_{kind}({args[0]})"
+    if inst.fn == "div" and kind == "c" and not number.value.imag:
+        return f"over_c({args[0]}, {_real(number.value.real)})"
+    return None
+
+
+_CONSTANT = ("add", "div", "floordiv", "mod")
+
+
+def _is_word(inst: Inst) -> bool:
+    return inst.fn == "const" and inst.dtype is dtypes.uint32
+
+
+def _is_negative(zero: complex) -> bool:
+    number = complex(zero)
+    return math.copysign(1.0, number.real) < 0 or math.copysign(1.0, number.imag) < 0
+
+
+def body(program: Program, inputs: dict[int, str], final: str, prefix: str = "t") -> list[str]:
+    """The lines that compute the program from named registers; `final` names the result, `prefix`
+    begins the names of what is computed on the way."""
     names: list[str] = []
     lines = []
     last = len(program.insts) - 1
@@ -293,9 +352,11 @@ def body(program: Program, inputs: dict[int, str], final: str) -> list[str]:
         elif i == last and inst.fn == "cast" and inst.dtype in _ROUNDS:
             text = _to_be_rounded(args[0], sources[0], inst.dtype)  # rounded as it is stored
         else:
-            text = _gelu(program, inst, args) or instruction(inst, args, sources)
-        # a zero stays a literal, so that `instruction` sees it
-        name = final if i == last else text if text in _ZEROS else f"t{i}"
+            special = _gelu(program, inst, args) or _by_constant(program, inst, args)
+            text = special or instruction(inst, args, sources)
+        # a zero stays a literal, so that `instruction` sees it; inputs have names
+        plain = text in _ZEROS or inst.fn == "input" or _is_word(inst)
+        name = final if i == last else text if plain else f"{prefix}{i}"
         names.append(name)
         if name == text:
             continue

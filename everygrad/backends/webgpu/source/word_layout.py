@@ -1,8 +1,9 @@
 """How elements are laid out in buffers of 32-bit words, and how WGSL reads and writes them.
 
 Buffers hold what NumPy's memory holds: four bools or 8-bit integers to a word, two 16-bit numbers,
-one 32-bit number, half a 64-bit integer. In a kernel's registers small integers are i32 and u32,
-floats of 16 bits are f32, 64-bit integers are pairs of words.
+one 32-bit number, half a 64-bit integer, one part of a complex number. In a kernel's registers
+small integers are i32 and u32, floats of 16 bits are f32, 64-bit integers and complex numbers are
+pairs of words.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from everygrad.errors import DtypeError
 class Layout(NamedTuple):
     """One dtype: `kind` chooses the functions of a renderer's table."""
 
-    kind: str  # b, i, u, f, l (int64), ul (uint64)
+    kind: str  # b, i, u, f, l (int64), ul (uint64), c (complex64)
     register: str  # the WGSL type
     per_word: int  # elements in one word
     words: int  # words of one element
@@ -46,8 +47,9 @@ LAYOUTS: dict[DType, Layout] = {
     dtypes.float32: Layout("f", "f32", 1, 1, "bitcast<f32>({b}[{i}])", "bitcast<u32>({v})"),
     dtypes.int64: Layout("l", "vec2<u32>", 1, 2, _PAIR, ""),
     dtypes.uint64: Layout("ul", "vec2<u32>", 1, 2, _PAIR, ""),
+    dtypes.complex64: Layout("c", "vec2<u32>", 1, 2, _PAIR, ""),
 }
-_CURES = {"float": "float32", "complex": "float32, with the imaginary part as a tensor of its own"}
+_CURES = {"float": "float32", "complex": "complex64"}
 
 
 def layout(dtype: DType) -> Layout:
@@ -56,7 +58,7 @@ def layout(dtype: DType) -> Layout:
     if found is None:
         raise DtypeError(
             f"webgpu: {dtype} does not exist on this device; use {_CURES[dtype.kind]}: "
-            f"x.astype('float32')"
+            f"x.astype('{_CURES[dtype.kind]}')"
         )
     return found
 
