@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from everygrad import dtypes
+from everygrad.core.nearest import answering as _answering
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
 from everygrad.ops.elementwise.basic import abs as absolute, where
@@ -394,3 +395,5 @@ __all__ = [
     "symmetric",
     "unit_interval",
 ]
+
+__getattr__ = _answering(__name__)

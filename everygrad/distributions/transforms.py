@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from everygrad import dtypes
+from everygrad.core.nearest import answering as _answering
 from everygrad.core.tensor import Tensor
 from everygrad.distributions import constraints
 from everygrad.distributions.constraints import Constraint
@@ -532,3 +533,6 @@ class CumulativeDistributionTransform(Transform):
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
         return self.distribution.log_prob(x)
+
+
+__getattr__ = _answering(__name__)

@@ -1,5 +1,6 @@
 """Tools for people: the recorded graph as text and pictures, a profiler, the typed stubs."""
 
+from everygrad.core.nearest import answering as _answering
 from everygrad.tools.graph import (
     Graph as Graph,
     GraphNode as GraphNode,
@@ -20,3 +21,5 @@ __all__ = [
     "profile",
     "read_graph",
 ]
+
+__getattr__ = _answering(__name__)

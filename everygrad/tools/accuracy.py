@@ -327,10 +327,10 @@ subnormal; "to 0" means that a subnormal result came out as 0. References are Nu
 {measured}
 
 On the CPU an op on a large tensor, and everything under `eg.jit`, runs in compiled kernels; an op
-on a small tensor (up to `eg.config.native_threshold` elements) is NumPy's. NumPy's own validation
-table (inputs, correctly rounded results and bounds for 20 functions, in float32 and float64) holds
-on the CPU as well, row by row, in NumPy's way, compiled, and under `eg.jit`:
-`tests/registry/test_accuracy.py` enforces it.
+on a small tensor (up to `eg.config.native_threshold` elements, or fewer for an op that takes NumPy
+several calls) is NumPy's. NumPy's own validation table (inputs, correctly rounded results and
+bounds for 20 functions, in float32 and float64) holds on the CPU as well, row by row, in NumPy's
+way, compiled, and under `eg.jit`: `tests/registry/test_accuracy.py` enforces it.
 {remarks}
 This page is made by
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 import everygrad as eg
-from everygrad.errors import DtypeError, OutOfRangeError, ShapeError
+from everygrad.errors import ArgumentError, DtypeError, OutOfRangeError, ShapeError
 from tests.support.checks import close, values
 
 pytestmark = pytest.mark.needs("float64")
@@ -196,6 +196,8 @@ def test_python_lists_and_numpy_arrays_as_indices(device: str) -> None:
         ((0, 0, 0), OutOfRangeError, "3 indices for a tensor of 2 dimensions"),
         ((..., ...), OutOfRangeError, "one ellipsis only"),
         ("a", DtypeError, "got str 'a'"),
+        (slice(None, None, 0), ArgumentError, "the step of a slice must not be 0"),
+        ((0, slice(1.5, None)), DtypeError, "parts of a slice are integers, got 1.5:None:None"),
         (True, DtypeError, "got bool True"),
         ([0.5], DtypeError, "got Tensor"),
         ([True, False], OutOfRangeError, r"a bool index \(2,\) does not match axes of size \(3,\)"),

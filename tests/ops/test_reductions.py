@@ -342,8 +342,9 @@ def test_initial_values(device: str) -> None:
     assert eg.cumulative_prod(x, include_initial=True).tolist() == [1, 2, 6]
     empty = eg.zeros((2, 0), device=device)
     assert eg.cumulative_prod(empty, axis=1, include_initial=True).tolist() == [[1], [1]]
+    assert eg.cumulative_sum(eg.ones((), device=device), axis=0).item() == 1  # as PyTorch's
     with pytest.raises(AxisError, match="0-d"):
-        eg.cumulative_sum(eg.ones((), device=device), axis=0)
+        eg.cumulative_sum(eg.ones((), device=device), axis=1)
 
 
 def test_differences_and_integrals(device: str) -> None:

@@ -35,6 +35,9 @@ def transpose(x: Tensor, *axes: Any, dim0: int | None = None, dim1: int | None =
         axes = (*axes, dim1)
     given = _sizes(axes)
     if len(axes) == 2:
+        if not x.ndim:
+            exchanged: Tensor = _op("swapaxes", x, *axes)
+            return exchanged
         a, b = (shapes.axis_index(i, x.ndim, "transpose") for i in axes)
         order = list(range(x.ndim))
         order[a], order[b] = b, a

@@ -53,8 +53,11 @@ def unique_consecutive(
     x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
     """One element, or slice along an axis, of each run of equal ones. Reads values: eager only."""
-    values = np.moveaxis(x.detach().numpy(), 0 if dim is None else dim, 0) if x.ndim else None
-    flat = x.detach().numpy().reshape(-1) if dim is None or values is None else values
+    values = x.detach().numpy()
+    if dim is None:
+        flat = values.reshape(-1)
+    else:
+        flat = np.moveaxis(values, shapes.axis_index(dim, x.ndim, "unique_consecutive"), 0)
     rows = flat.reshape(len(flat), -1)
     new = np.ones(len(rows), bool)
     new[1:] = (rows[1:] != rows[:-1]).any(axis=1)

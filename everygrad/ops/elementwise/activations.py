@@ -21,8 +21,9 @@ from everygrad.ops.elementwise.basic import abs, isnan, where
 from everygrad.ops.elementwise.math import exp, expm1, log1p, sigmoid, softplus, tanh
 from everygrad.ops.nn.softmax_and_norm import softmax
 from everygrad.ops.record import samples as s
-from everygrad.ops.record.families import Elementwise, Function, check_kind, elementwise, fast_vjp
+from everygrad.ops.record.families import Elementwise, Function, check_kind, elementwise
 from everygrad.ops.record.keywords import cast_first, with_names
+from everygrad.ops.record.partials import fast_vjp
 from everygrad.ops.record.spec import composite, refuse, register, sample
 from everygrad.ops.shape.joining import split
 
@@ -484,6 +485,7 @@ def glu(x: Tensor, axis: int = -1, **names: Any) -> Tensor:
 
 
 @composite(
+    scalar_rows="row",
     kinds="real float",
     reference=lambda x, axis=-1: np.exp(-x) / np.exp(-x).sum(axis=axis, keepdims=True),
     torch=lambda torch, x, axis=-1: torch.softmax(-x, axis),

@@ -216,6 +216,7 @@ def take(x: Tensor, indices: Tensor, axis: int | None = 0) -> Tensor:
 register(
     TAKE,
     take,
+    scalar_rows="index",
     methods=("take",),
     reference=np.take,
     samples=lambda: iter(
@@ -247,6 +248,7 @@ register(
 
 
 @composite(
+    scalar_rows="row",
     reference=np.take,
     samples=lambda: iter(
         (
@@ -255,12 +257,7 @@ register(
         )
     ),
     refuses=(
-        refuse(
-            ShapeError,
-            "index_select: the index must have one dimension",
-            s.real(4),
-            np.array([[0]]),
-        ),
+        refuse(ShapeError, "index_select: .*must have one dimension", s.real(4), np.array([[0]])),
         refuse(OutOfRangeError, "index 9 is out of range", s.real(4), np.array([9])),
         refuse(OutOfRangeError, "index -1 is out of range", s.real(4), np.array([-1])),
     ),
@@ -290,6 +287,7 @@ def index_add(x: Tensor, index: Tensor, source: Tensor, axis: int = 0) -> Tensor
 register(
     INDEX_ADD,
     index_add,
+    scalar_rows="row",
     methods=("index_add",),
     reference="tests.support.references:index_add",
     samples=lambda: iter(
@@ -410,6 +408,7 @@ def scatter_add(x: Tensor, index: Tensor, source: Tensor, axis: int = 0) -> Tens
 register(
     GATHER,
     gather,
+    scalar_rows="index",
     methods=("gather",),
     reference="tests.support.references:gather",
     samples=lambda: iter(
@@ -421,12 +420,7 @@ register(
         )
     ),
     refuses=(
-        refuse(
-            OutOfRangeError,
-            "gather: index 3 is out of range for an axis of size 3",
-            s.real(3),
-            np.array([3]),
-        ),
+        refuse(OutOfRangeError, "gather: index 3 is out of range", s.real(3), np.array([3])),
         refuse(OutOfRangeError, "gather: index -1 is out of range", s.real(3), np.array([-1])),
         refuse(
             ShapeError, "gather: an index .* does not fit", s.real(3, 2), np.zeros((1, 3), np.int64)
@@ -437,6 +431,7 @@ register(
 register(
     SCATTER_ADD,
     scatter_add,
+    scalar_rows="row",
     methods=("scatter_add",),
     reference="tests.support.references:scatter_add",
     samples=lambda: iter(

@@ -280,6 +280,7 @@ def _scatter_samples() -> Any:
 
 
 @composite(
+    scalar_rows="row",
     kinds="any",
     torch="tests.support.beside_torch:scatter",
     reference=_scatter_reference,
@@ -341,6 +342,7 @@ def _index_copied(x: Any, index: Any, source: Any, axis: int = 0) -> Any:
 
 
 @composite(
+    scalar_rows="row",
     torch=lambda torch, x, i, v, axis=0: torch.index_copy(x, axis, i, v),
     reference=_index_copied,
     samples=lambda: iter(
@@ -405,6 +407,9 @@ def _index_filled(x: Any, index: Any, value: Any, axis: int = 0) -> Any:
 )
 def index_fill(x: Tensor, index: Tensor, value: Any, axis: int = 0) -> Tensor:
     """x with the slices that the index names filled with one value."""
+    if not x.ndim and axis in (0, -1):  # one element, as in PyTorch
+        row: Tensor = index_fill(x.reshape((1,)), index.reshape((-1,)), value)
+        return row.reshape(())
     at = shapes.axis_index(axis, x.ndim, "index_fill")
     if index.ndim != 1:
         raise ShapeError(f"index_fill: the index must be a vector, got shape {index.shape}")

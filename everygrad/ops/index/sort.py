@@ -155,6 +155,7 @@ def _sorted_reference(x: Any, axis: int = -1, descending: bool = False) -> Any:
 register(
     ARGSORT,
     argsort,
+    scalar_rows="row",
     methods=("argsort",),
     kinds="ordered",
     gives="index",
@@ -214,6 +215,7 @@ def sort(
 register(
     SORT,
     sort,
+    scalar_rows="row",
     methods=("sort",),
     kinds="ordered",
     torch=lambda torch, x, axis=-1, descending=False: torch.sort(x, axis, descending).values,
@@ -275,6 +277,7 @@ def _check_count(op: str, k: Any, x: Tensor, axis: int, least: int) -> int:
 
 
 @composite(
+    scalar_rows="row",
     kinds="ordered",
     tested_as=lambda *args, **kwargs: topk(*args, **kwargs).values,
     torch=lambda torch, x, k, axis=-1, largest=True: torch.topk(x, k, axis, largest).values,
@@ -298,6 +301,7 @@ def topk(
 
 
 @composite(
+    scalar_rows="row",
     kinds="ordered",
     tested_as=lambda *args, **kwargs: kthvalue(*args, **kwargs).values,
     torch=lambda torch, x, k, axis=-1: torch.kthvalue(x, k, axis).values,

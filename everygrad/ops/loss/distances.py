@@ -29,6 +29,7 @@ def _full(x: Tensor) -> Tensor:
 
 
 @composite(
+    scalar_rows="row",
     kinds="real float",
     methods=(),
     reference="tests.support.references_neural:normalize",
@@ -46,6 +47,7 @@ def normalize(x: Tensor, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> T
 
 
 @composite(
+    scalar_rows="row",
     kinds="real float",
     methods=(),
     reference="tests.support.references_neural:cosine_similarity",

@@ -351,7 +351,8 @@ def _labelled(
         loss = loss * share
     if smoothing:
         spread = -logs if weight is None else -logs * _classes(weight, len(shape), axis)
-        even = spread.sum(axis=axis) * (target != ignore_index).astype(logs.dtype) / shape[axis]
+        # a mean, not a sum divided: of many classes the sum is beyond float16
+        even = spread.mean(axis=axis) * (target != ignore_index).astype(logs.dtype)
         loss = (1 - smoothing) * loss + smoothing * even
     if reduction != "mean":
         return reduced(loss, reduction, op)

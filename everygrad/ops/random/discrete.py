@@ -263,6 +263,9 @@ def gumbel_softmax(
     """
     if not tau > 0:
         raise ArgumentError(f"gumbel_softmax: tau must be positive, got {tau}")
+    if isinstance(logits, Tensor) and not logits.ndim and axis in (0, -1):  # one choice
+        row: Tensor = gumbel_softmax(logits.reshape((1,)), tau, hard, 0, generator)
+        return row.reshape(())
     weights, sizes = _log_weights("gumbel_softmax", logits, None, axis)
     times = _races((*sizes, weights.shape[-1]), weights, generator).moveaxis(-1, axis)
     noise = log(times).astype(logits.dtype)

@@ -273,6 +273,7 @@ def _scan_refusals(name: str) -> tuple[Any, ...]:
 register(
     CUMULATIVE_SUM,
     cumulative_sum,
+    scalar_rows="row",
     methods=("cumulative_sum",),
     gives="accumulated",
     torch="tests.support.beside_torch:cumulative_sum",
@@ -289,6 +290,7 @@ register(
 register(
     CUMULATIVE_PROD,
     cumulative_prod,
+    scalar_rows="row",
     methods=("cumulative_prod",),
     gives="accumulated",
     torch="tests.support.beside_torch:cumulative_prod",
@@ -305,6 +307,7 @@ register(
 
 
 @composite(
+    scalar_rows="row",
     gives="accumulated",
     torch="torch:cumsum",
     reference=lambda x, axis: np.cumsum(x, axis=axis),
@@ -320,6 +323,7 @@ def cumsum(x: Tensor, axis: int | None = None, dtype: Any = None, **names: Any) 
 
 
 @composite(
+    scalar_rows="row",
     gives="accumulated",
     torch="torch:cumprod",
     reference=lambda x, axis: np.cumprod(x, axis=axis),
@@ -400,6 +404,7 @@ def _cumulative_extreme(op: Kernel, name: str, x: Tensor, axis: int | None) -> V
 
 
 @composite(
+    scalar_rows="row",
     kinds="ordered",
     tested_as=lambda x, axis: cummax(x, axis).values,
     torch=lambda torch, x, axis: torch.cummax(x, axis).values,
@@ -415,6 +420,7 @@ def cummax(x: Tensor, axis: int | None = None, **names: Any) -> ValuesAndIndices
 
 
 @composite(
+    scalar_rows="row",
     kinds="ordered",
     tested_as=lambda x, axis: cummin(x, axis).values,
     torch=lambda torch, x, axis: torch.cummin(x, axis).values,
@@ -462,6 +468,7 @@ def logcumsumexp(x: Tensor, axis: int | None = None, **names: Any) -> Tensor:
 register(
     LOGCUMSUMEXP,
     logcumsumexp,
+    scalar_rows="row",
     methods=("logcumsumexp",),
     kinds="real float",
     torch="torch:logcumsumexp",

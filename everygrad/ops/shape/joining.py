@@ -23,7 +23,7 @@ from everygrad.ops.record.families import Kernel
 from everygrad.ops.record.keywords import with_names
 from everygrad.ops.record.spec import Op, composite, refuse, register, same, sample
 from everygrad.ops.record.splits import other_axes
-from everygrad.ops.shape.movement import put_slices, slice_axis
+from everygrad.ops.shape.movement import SLICE, put_slices, slice_axis
 
 _SMALL = 1 << 14  # elements of one tensor up to which NumPy has joined many at once
 
@@ -62,11 +62,17 @@ class _Concat(Kernel):
 
     def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         axis, sizes = node.params["axis"], node.params["sizes"]
-        starts = itertools.accumulate(sizes, initial=0)
-        return [
-            None if parent is None else slice_axis(g, axis, start, n)
-            for parent, start, n in zip(node.parents, starts, sizes, strict=False)
-        ]
+        if len(sizes) == 1:
+            return [same(g)]
+        whole = [(0, n, 1) for n in g.shape]
+        before, after = whole[:axis], whole[axis + 1 :]
+        results: list[Tensor | None] = []
+        start = 0
+        for parent, n in zip(node.parents, sizes, strict=True):
+            cut = (*before, (start, n, 1), *after)
+            results.append(None if parent is None else apply(SLICE, g, slices=cut))
+            start += n
+        return results
 
 
 CONCAT: Kernel = _Concat(
@@ -93,16 +99,18 @@ def concat(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
         raise ArgumentError("concat: needs at least one tensor")
     if axis is None:
         xs, axis = [x.reshape(-1) for x in xs], 0
-    at = shapes.axis_index(axis, xs[0].ndim, "concat")
-    rest = [x.shape[:at] + x.shape[at + 1 :] for x in xs]
-    if any(x.ndim != xs[0].ndim or r != rest[0] for x, r in zip(xs, rest, strict=True)):
-        shown = ", ".join(str(x.shape) for x in xs)
+    found = [x.shape for x in xs]
+    at = shapes.axis_index(axis, len(found[0]), "concat")
+    before, after = found[0][:at], found[0][at + 1 :]
+    if any(shape[:at] != before or shape[at + 1 :] != after for shape in found):
+        shown = ", ".join(map(str, found))
         raise ShapeError(f"concat: {shown} differ outside axis {at}")
     common = xs[0].dtype
-    for x in xs:
-        common = dtypes.promote(common, x.dtype, "concat")
-    xs = [x.astype(common) for x in xs]
-    return apply(CONCAT, *xs, axis=at, sizes=tuple(x.shape[at] for x in xs))
+    if any(x.dtype is not common for x in xs):
+        for x in xs:
+            common = dtypes.promote(common, x.dtype, "concat")
+        xs = [x.astype(common) for x in xs]
+    return apply(CONCAT, *xs, axis=at, sizes=tuple([shape[at] for shape in found]))
 
 
 register(

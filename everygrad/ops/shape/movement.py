@@ -304,6 +304,7 @@ register(
 
 
 @composite(
+    scalar_rows="row",
     reference=np.flip,
     samples=lambda: iter(
         (
@@ -327,6 +328,7 @@ def flip(x: Tensor, axis: Any = None, **names: Any) -> Tensor:
 
 
 @composite(
+    scalar_rows="row",
     reference="tests.support.references:squeeze",
     samples=lambda: iter(
         (
@@ -377,6 +379,7 @@ def expand_dims(x: Tensor, axis: Any = 0, **names: Any) -> Tensor:
 
 
 @composite(
+    scalar_rows="row",
     reference=np.swapaxes,
     samples=lambda: iter(
         (
@@ -396,6 +399,7 @@ def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
 
 
 @composite(
+    scalar_rows="row",
     reference=np.moveaxis,
     samples=lambda: iter(
         (
@@ -452,6 +456,9 @@ def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1, **names: Any) ->
     if names:
         return with_names(flatten, names, x, start_axis, end_axis)
     if x.ndim == 0:
+        for a in (start_axis, end_axis):
+            if a not in (0, -1):
+                shapes.axis_index(a, 0, "flatten")  # refuses it
         return x.reshape(1)
     a = shapes.axis_index(start_axis, x.ndim, "flatten")
     b = shapes.axis_index(end_axis, x.ndim, "flatten")

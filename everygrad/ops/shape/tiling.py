@@ -141,31 +141,49 @@ def unfold(
     x: Tensor,
     axis: Any = None,
     size: int | None = None,
-    step: int = 1,
+    step: int | None = None,
+    stride: Any = None,
     *,
     kernel_size: Any = None,
-    dilation: Any = 1,
-    padding: Any = 0,
-    stride: Any = 1,
+    dilation: Any = None,
+    padding: Any = None,
     **names: Any,
 ) -> Tensor:
-    """All windows of `size` elements along an axis, `step` apart, as a last axis.
+    """All windows of `size` elements along an axis, `step` (1) apart, as a last axis.
 
     Gradients of elements that several windows see add up. With `kernel_size`, patches of images as
-    columns, which `nn.functional.unfold` gives: it takes the same names, and by position these.
+    columns: PyTorch's `F.unfold`, whose arguments are understood by position too where they can
+    mean nothing else, as after a pair of sizes.
     """
     if names:
-        options = {"dilation": dilation, "padding": padding, "stride": stride}
-        return with_names(unfold, names, x, axis, size, step, kernel_size=kernel_size, **options)
+        options = {"kernel_size": kernel_size, "dilation": dilation, "padding": padding}
+        return with_names(unfold, names, x, axis, size, step, stride, **options)
+    if kernel_size is None and (
+        isinstance(axis, list | tuple) or (axis is not None and size is None)
+    ):
+        given = [("dilation", size, dilation), ("padding", step, padding)]
+        for name, place, named in given:
+            if place is not None and named is not None:
+                raise ArgumentError(f"unfold: {name} is given twice, as {place!r} and {named!r}")
+        kernel_size, axis = axis, None
+        dilation, padding = (p if p is not None else n for _, p, n in given)
+        size = step = None
     if kernel_size is not None:
-        if axis is not None or size is not None:
+        if axis is not None or size is not None or step is not None:
             raise ArgumentError("unfold: give an axis and a size, or a kernel_size, not both")
-        columns: Tensor = REGISTRY["im2col"].function(x, kernel_size, dilation, padding, stride)
+        options = {"dilation": dilation, "padding": padding, "stride": stride}
+        options = {k: v for k, v in options.items() if v is not None}
+        columns: Tensor = REGISTRY["im2col"].function(x, kernel_size, **options)
         return columns
-    if (dilation, padding, stride) != (1, 0, 1):
+    if (dilation, padding, stride) != (None, None, None):
         raise ArgumentError(
-            "unfold: dilation, padding and stride are of patches of images; give kernel_size too"
+            f"unfold: dilation, padding and stride are of patches of images, axis={axis!r} and "
+            f"size={size!r} of windows; give kernel_size={axis!r} by name, or windows a step"
         )
+    step = 1 if step is None else step
+    if not x.ndim and axis in (0, -1):  # one window, as in PyTorch
+        windows: Tensor = unfold(x.reshape((1,)), 0, size, step)
+        return windows[0]
     at = shapes.axis_index(axis, x.ndim, "unfold")
     width = shapes.as_int(size, "unfold", "size")
     apart = shapes.as_int(step, "unfold", "step")
