@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import wraps
 from types import FunctionType
 from typing import Any
 
@@ -138,7 +139,6 @@ from everygrad.ops.nn.softmax_and_norm import (
 from everygrad.ops.nn.unfold import (
     channel_shuffle as channel_shuffle,
     col2im,
-    im2col,
     pixel_shuffle as pixel_shuffle,
     pixel_unshuffle as pixel_unshuffle,
 )
@@ -166,22 +166,17 @@ fold = col2im  # PyTorch's name
 native_channel_shuffle = channel_shuffle
 
 
-def unfold(
-    x: Tensor,
-    kernel_size: Any = None,
-    dilation: Any = 1,
-    padding: Any = 0,
-    stride: Any = 1,
-    *,
-    axis: Any = None,
-    size: int | None = None,
-    step: int = 1,
-) -> Tensor:
-    """Patches of images as columns, the inverse of `fold`; with `axis` and `size` the windows that
-    `eg.unfold` gives. Both take the same names: only what stands first by position differs."""
-    if axis is not None:
-        return windows(x, axis, size, step)
-    out: Tensor = im2col(x, kernel_size, dilation, padding, stride)
+@wraps(windows)
+def unfold(x: Tensor, *places: Any, **names: Any) -> Tensor:
+    # `eg.unfold`, which no program can mean by the numbers that PyTorch's function of this name
+    # takes first: windows along an axis are a method there
+    if len(places) > 1 and not isinstance(places[0], list | tuple):
+        said = ", ".join(map(repr, places))
+        raise ArgumentError(
+            f"nn.functional.unfold: ({said}) may be an axis, a size and a step, or PyTorch's "
+            f"kernel_size, dilation and padding; say which by name, as kernel_size={places[0]!r}"
+        )
+    out: Tensor = windows(x, *places, **names)
     return out
 
 
@@ -448,7 +443,6 @@ _HELPERS = (
     "attend",
     "separate_weights",
     "causal_mask",
-    "im2col",
     "col2im",
     "windows",
 )

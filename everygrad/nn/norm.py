@@ -20,7 +20,7 @@ class LayerNorm(Module):
 
     >>> import everygrad as eg
     >>> eg.nn.LayerNorm(2)(eg.tensor([[1.0, 3.0]]))
-    tensor([[-1.,  1.]], op=add)
+    tensor([[-1.,  1.]], op=scaled_standardize)
     """
 
     def __init__(

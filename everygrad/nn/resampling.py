@@ -10,6 +10,7 @@ from everygrad.errors import ArgumentError, ShapeError
 from everygrad.nn import functional as F
 from everygrad.nn.module import Module
 from everygrad.ops.nn.conv2d import integers
+from everygrad.ops.nn.unfold import im2col
 
 
 class Upsample(Module):
@@ -135,7 +136,7 @@ class Unfold(Module):
         self.stride = integers("Unfold", "stride", stride, 1, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = F.unfold(x, self.kernel_size, self.dilation, self.padding, self.stride)
+        out: Tensor = im2col(x, self.kernel_size, self.dilation, self.padding, self.stride)
         return out
 
     def extra_repr(self) -> str:

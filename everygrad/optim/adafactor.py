@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any, Unpack
 
 from everygrad import dtypes
-from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
 from everygrad.ops.elementwise.basic import clamp, maximum, minimum, rsqrt, sqrt
@@ -14,7 +13,7 @@ from everygrad.ops.python.creation import zeros, zeros_like
 from everygrad.ops.reduce.norms_and_counts import norm
 from everygrad.optim.group import Group, State
 from everygrad.optim.optimizer import Optimizer, Switches
-from everygrad.optim.rule import Shared, put
+from everygrad.optim.rule import Shared
 
 
 class Adafactor(Optimizer):
@@ -33,6 +32,8 @@ class Adafactor(Optimizer):
     >>> w[0, 0].item()
     0.5
     """
+
+    reduces = True
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class Adafactor(Optimizer):
     def make_state(self, p: Tensor, state: State, group: Group, shared: Shared) -> None:
         if not self.begin(p, state, shared):
             return
-        with untraced():
+        with shared.outside():
             if p.ndim > 1:
                 rows, columns = (*p.shape[:-1], 1), (*p.shape[:-2], 1, p.shape[-1])
                 state["row_var"] = zeros(rows, p.dtype, p.device)
@@ -95,20 +96,20 @@ class Adafactor(Optimizer):
         g = (-g if group["maximize"] else g).astype(p.dtype)
         size = p.size**0.5
         alpha = maximum(norm(p) / size, eps2) * rate
-        variance = _variance(g, state, share, eps1)
+        variance = _variance(g, state, share, eps1, shared)
         step = rsqrt(clamp(variance, min=eps1 * eps1)) * g
         largest = maximum(norm(step) / (size * group["d"]), 1.0)
         kept = p * (1.0 - lr * group["weight_decay"]) if group["weight_decay"] else p
-        put(p, (kept - step * (alpha / largest)).astype(p.dtype))
+        shared.put(p, (kept - step * (alpha / largest)).astype(p.dtype))
 
 
-def _variance(g: Tensor, state: State, share: Tensor, eps1: float) -> Tensor:
+def _variance(g: Tensor, state: State, share: Tensor, eps1: float, shared: Shared) -> Tensor:
     """The average squared gradient, moved on by this one."""
 
     def follow(name: str, value: Tensor) -> Tensor:
         held = state[name]
         new: Tensor = (held + (value - held) * share).astype(held.dtype)
-        put(held, new)
+        shared.put(held, new)
         return new
 
     squares = g * g

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from everygrad.compiler.expr import call
-from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
+from everygrad.ops.elementwise.basic import abs, maximum, sqrt, where
+from everygrad.ops.elementwise.math import exp, expm1, tanh
 from everygrad.ops.python.creation import ones
 from everygrad.optim.adamw import (
     AVERAGE,
@@ -27,7 +27,7 @@ from everygrad.optim.adamw import (
 )
 from everygrad.optim.group import Group, State, precise
 from everygrad.optim.optimizer import Optimizer, Switches
-from everygrad.optim.rule import Change, Rule, Shared, Update, descent, select
+from everygrad.optim.rule import Change, Rule, Shared, Update, descent
 
 
 class _AdamLike(Optimizer):
@@ -44,7 +44,7 @@ class _AdamLike(Optimizer):
 
 def _mu(count: Any, beta1: Any, log: float) -> Any:
     """The momentum at a step, which grows to beta1: beta1 * (1 - 0.96 ** (count * decay) / 2)."""
-    return beta1 * (1.0 - 0.5 * call("exp", count * log))
+    return beta1 * (1.0 - 0.5 * exp(count * log))
 
 
 NADAM_PRODUCT = Update(
@@ -64,7 +64,7 @@ NADAM_MOVE = Update(
     "nadam.move",
     lambda p, g, m, v, lr, of_g, of_m, root, *, eps, decay, weight_decay, maximize: (
         (p - p * (lr * decay) if decay else p)
-        - (of_g * descent(g, p, weight_decay, maximize) + of_m * m) / (call("sqrt", v) / root + eps)
+        - (of_g * descent(g, p, weight_decay, maximize) + of_m * m) / (sqrt(v) / root + eps)
     ),
 )
 
@@ -113,7 +113,7 @@ class NAdam(_AdamLike):
 
     def make_state(self, p: Tensor, state: State, group: Group, shared: Shared) -> None:
         if self.begin(p, state, shared, "exp_avg", "exp_avg_sq"):
-            with untraced():
+            with shared.outside():
                 key = ("one", precise(p), p.device)
                 one = shared.once(key, lambda: ones((), precise(p), p.device))
                 state["mu_product"] = one.detach()
@@ -170,7 +170,7 @@ def _coth_less_one(x: Any) -> Any:
     series: Any = 0.0
     for factor in reversed(_COTH):
         series = y * (series + factor)
-    return select(x < 0.5, series, 0.5 * x / call("tanh", 0.5 * x) - 1.0)
+    return where(x < 0.5, series, 0.5 * x / tanh(0.5 * x) - 1.0)
 
 
 def _rectified(count: Any, log: float) -> Any:
@@ -189,8 +189,8 @@ def _rectified(count: Any, log: float) -> Any:
     length = begin + count - (2 / x) * _coth_less_one(count * x)
     r = (length - 4.0) * (length - 2.0) * longest / ((longest - 4) * (longest - 2) * length)
     known = length > 5.0
-    root = call("sqrt", select(known, r, 0.0)) * call("sqrt", -call("expm1", count * log))
-    return select(known, root, 0.0)
+    root = sqrt(where(known, r, 0.0)) * sqrt(-expm1(count * log))
+    return where(known, root, 0.0)
 
 
 RADAM_FACTOR = Update("radam.factor", lambda count, *, log: _rectified(count, log))
@@ -198,7 +198,7 @@ RADAM_MOVE = Update(
     "radam.move",
     lambda p, m, v, lr, rate, factor, *, eps, decay: (
         (p - p * (lr * decay) if decay else p)
-        - rate * m * select(factor > 0.0, factor / (call("sqrt", v) + eps), 1.0)
+        - rate * m * where(factor > 0.0, factor / (sqrt(v) + eps), 1.0)
     ),
 )
 
@@ -262,8 +262,8 @@ class RAdam(_AdamLike):
 
 ADAMAX_NORM = Update(
     "adamax.norm",
-    lambda u, p, g, *, beta, eps, weight_decay, maximize: call(
-        "max", u * beta, call("abs", descent(g, p, weight_decay, maximize)) + eps
+    lambda u, p, g, *, beta, eps, weight_decay, maximize: maximum(
+        u * beta, abs(descent(g, p, weight_decay, maximize)) + eps
     ),
 )
 ADAMAX_MOVE = Update("adamax.move", lambda p, m, u, rate: p - rate * m / u)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from everygrad.compiler.expr import call
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
-from everygrad.ops.elementwise.basic import maximum
+from everygrad.ops.elementwise.basic import maximum, sqrt
+from everygrad.ops.elementwise.math import expm1
 from everygrad.optim.group import Group, State
 from everygrad.optim.optimizer import Optimizer, Switches
 from everygrad.optim.rule import Change, Rule, Shared, Update, descent, squared
@@ -31,12 +31,12 @@ SQUARE = Update(
 HIGHEST = Update("adam.highest", lambda highest, v: maximum(highest, v))
 # bias corrections: of the learning rate (rate), and of the root of the squares (root); the power of
 # a beta by its logarithm, as -expm1(step * log(beta)): exact to the last bits even in float32
-RATE = Update("adam.rate", lambda lr, step, log: lr / -call("expm1", step * log))
-ROOT = Update("adam.root", lambda step, *, log: call("sqrt", -call("expm1", step * log)))
+RATE = Update("adam.rate", lambda lr, step, log: lr / -expm1(step * log))
+ROOT = Update("adam.root", lambda step, *, log: sqrt(-expm1(step * log)))
 MOVE = Update(
     "adam.move",
     lambda p, m, v, lr, rate, root, *, eps, decay: (
-        (p - p * (lr * decay) if decay else p) - rate * m / (call("sqrt", v) / root + eps)
+        (p - p * (lr * decay) if decay else p) - rate * m / (sqrt(v) / root + eps)
     ),
 )
 # places among an update's tensors

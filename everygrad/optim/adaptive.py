@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from everygrad.compiler.expr import call
-from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError
+from everygrad.ops.elementwise.basic import sqrt
 from everygrad.ops.python.creation import full_like
 from everygrad.optim.group import Group, State
 from everygrad.optim.optimizer import Optimizer, Switches
@@ -34,7 +33,7 @@ ADAGRAD_RATE = Update(
 ADAGRAD_MOVE = Update(
     "adagrad.move",
     lambda p, g, total, rate, *, eps, weight_decay, maximize: (
-        p - rate * descent(g, p, weight_decay, maximize) / (call("sqrt", total) + eps)
+        p - rate * descent(g, p, weight_decay, maximize) / (sqrt(total) + eps)
     ),
 )
 
@@ -81,7 +80,7 @@ class Adagrad(Optimizer):
 
     def make_state(self, p: Tensor, state: State, group: Group, shared: Shared) -> None:
         if self.begin(p, state, shared):
-            with untraced():
+            with shared.outside():
                 state["sum"] = full_like(p, group["initial_accumulator_value"])
 
     def update(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
@@ -109,7 +108,7 @@ class Adagrad(Optimizer):
 
 
 def _delta(d: Any, v: Any, moved: Any, eps: float) -> Any:
-    return call("sqrt", moved + eps) / call("sqrt", v + eps) * d
+    return sqrt(moved + eps) / sqrt(v + eps) * d
 
 
 ADADELTA_SQUARE = Update("adadelta.square", lambda v, d, *, rho: v * rho + squared(d) * (1 - rho))
@@ -169,7 +168,7 @@ class Adadelta(Optimizer):
         shared.next_step(state)
         # the gradient, or a copy of it that becomes the direction: it is needed after p has moved
         changes = bool(group["weight_decay"]) or group["maximize"]
-        d = g if not changes else g.detach() if g.dtype is p.dtype else g.astype(p.dtype)
+        d = g if not changes else shared.alias(g) if g.dtype is p.dtype else g.astype(p.dtype)
         tensors = [p, d, state["square_avg"], state["acc_delta"], shared.lr(p)]
         shared.change(shared.once("rule", lambda: self._rule(group, changes)), *tensors)
 
@@ -204,7 +203,7 @@ def _scaled(g: Any, p: Any, v: Any, m: Any, settings: dict[str, Any]) -> Any:
     """The gradient over its standard deviation, or over its root mean square without `m`."""
     variance = v if m is None else v - m * m
     eps = settings.pop("eps")
-    return descent(g, p, **settings) / (call("sqrt", variance) + eps)
+    return descent(g, p, **settings) / (sqrt(variance) + eps)
 
 
 RMSPROP_BUFFER = Update(

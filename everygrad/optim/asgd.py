@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from everygrad.compiler.expr import call
-from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
+from everygrad.ops.elementwise.basic import maximum
+from everygrad.ops.elementwise.math import pow
 from everygrad.ops.python.creation import full, ones
-from everygrad.optim.group import Group, State, beside, precise
+from everygrad.optim.group import Group, State, precise
 from everygrad.optim.optimizer import Optimizer, Switches
 from everygrad.optim.rule import Change, Rule, Shared, Update, descent
 
@@ -23,9 +23,9 @@ MOVE = Update(
 AVERAGE = Update("asgd.average", lambda ax, p, mu: ax + (p - ax) * mu)
 ETA = Update(
     "asgd.eta",
-    lambda eta, lr, count, *, lambd, alpha: lr / call("pow", 1.0 + lambd * lr * count, alpha),
+    lambda eta, lr, count, *, lambd, alpha: lr / pow(1.0 + lambd * lr * count, alpha),
 )
-MU = Update("asgd.mu", lambda mu, count, *, t0: 1.0 / call("max", count - t0, 1.0))
+MU = Update("asgd.mu", lambda mu, count, *, t0: 1.0 / maximum(count - t0, 1.0))
 
 
 class ASGD(Optimizer):
@@ -71,17 +71,17 @@ class ASGD(Optimizer):
         if not self.begin(p, state, shared, "ax"):
             return
         lr, kind = group["lr"], (precise(p), p.device)
-        with untraced():
+        with shared.outside():
             if isinstance(lr, Tensor):
-                eta = shared.once(("eta", *kind), lambda: beside(p, lr))
+                eta = shared.once(("eta", *kind), lambda: shared.beside(p, lr))
             else:
                 eta = shared.once(("eta", *kind), lambda: full((), lr, *kind))
-            state["eta"] = eta.detach()
+            state["eta"] = shared.alias(eta)
             state["mu"] = shared.once(("one", *kind), lambda: ones((), *kind)).detach()
 
     def update(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
         step = shared.next_step(state)
-        eta, mu = state["eta"].detach(), state["mu"].detach()  # of this step
+        eta, mu = shared.alias(state["eta"]), shared.alias(state["mu"])  # of this step
         rule = shared.once("rule", lambda: self._rule(group))
         shared.change(rule, p, g, state["ax"], eta, mu)
         count, lr = shared.count(p, step), shared.lr(p)

@@ -9,25 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.compiler.expr import call
-from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError
-from everygrad.ops.elementwise.basic import abs, where
-from everygrad.ops.index.gather import take
-from everygrad.ops.index.search import searchsorted
-from everygrad.ops.python.creation import full, tensor, zeros
+from everygrad.ops.elementwise.basic import abs, ceil, maximum, minimum, sqrt, where
+from everygrad.ops.python.creation import full, zeros
 from everygrad.ops.shape.joining import pad
 from everygrad.optim.adamw import Adam, corrected_rate, corrected_root, first_share
 from everygrad.optim.group import Group, State, precise
 from everygrad.optim.optimizer import Switches
-from everygrad.optim.rule import Shared, Update, descent, put, squared
+from everygrad.optim.rule import Shared, Update, descent, squared
 
 _DECADES = 7
 AVERAGE = Update(
@@ -45,7 +41,7 @@ SQUARE = Update(
 MOVE = Update(
     "adam8bit.move",
     lambda p, m, v, lr, rate, root, *, eps, decay: (
-        (p - p * (lr * decay) if decay else p) - rate * m / (call("sqrt", v) / root + eps)
+        (p - p * (lr * decay) if decay else p) - rate * m / (sqrt(v) / root + eps)
     ),
 )
 
@@ -76,6 +72,8 @@ class Adam8bit(Adam):
     >>> round(w[0, 0].item(), 4), opt.state[w]["state1"].dtype.name
     (0.5, 'uint8')
     """
+
+    reduces = True
 
     def __init__(
         self,
@@ -123,7 +121,7 @@ class Adam8bit(Adam):
         elif self.begin(p, state, shared):
             size = group["block_size"]
             blocks = -(-p.size // size)
-            with untraced():
+            with shared.outside():
                 for i, signed in (("1", True), ("2", False)):
                     zero = int(np.searchsorted(table(signed), 0.0))
                     state[f"state{i}"] = full((blocks, size), zero, dtypes.uint8, p.device)
@@ -136,14 +134,14 @@ class Adam8bit(Adam):
         step, lr = shared.next_step(state), shared.lr(p)
         decoupled, decay = group["decoupled_weight_decay"], group["weight_decay"]
         l2 = {"weight_decay": 0.0 if decoupled else decay, "maximize": group["maximize"]}
-        m = apply(AVERAGE, _read(p, state, "1", shared), p, g, first_share(p, shared), **l2)
-        v = _read(p, state, "2", shared)
+        m = apply(AVERAGE, _read(p, state, "1"), p, g, first_share(p, shared), **l2)
+        v = _read(p, state, "2")
         v = apply(SQUARE, v, p, g, beta=group["betas"][1], **l2)
         _write(state, "1", m, shared)
         _write(state, "2", v, shared)
         scales = (corrected_rate(p, step, shared), corrected_root(p, step, group, shared))
         settings = {"eps": group["eps"], "decay": decay if decoupled else 0.0}
-        put(p, apply(MOVE, p, m, v, lr, *scales, **settings))
+        shared.put(p, apply(MOVE, p, m, v, lr, *scales, **settings))
 
 
 class AdamW8bit(Adam8bit):
@@ -186,33 +184,80 @@ class AdamW8bit(Adam8bit):
 # --- blocks --------------------------------------------------------------------------------------
 
 
-def _constant(name: str, signed: bool, device: str, shared: Shared) -> Tensor:
-    """The table of values, or of what lies in the middle between two, on a device."""
+class Decade(NamedTuple):
+    """The entries of one decade of the table: equally spaced, from one number of an entry on. All
+    are magnitudes, counted from 0, which is entry 0."""
 
-    def make() -> Tensor:
-        values = table(signed)
-        held = values if name == "values" else (values[:-1] + values[1:]) / 2
-        return tensor(held.astype(np.float32), device=device)
-
-    made: Tensor = shared.once((name, signed, device), make)
-    return made
+    number: int
+    entries: int
+    first: float
+    spacing: float
+    above: float  # the middle between the last entry below and its first
 
 
-def _read(p: Tensor, state: State, i: str, shared: Shared) -> Tensor:
+@cache
+def decades(signed: bool) -> tuple[Decade, ...]:
+    """The decades of the table, and 1.0, which stands alone behind them."""
+    entries = [v for v in table(signed) if v >= 0]
+    made, number = [], 1
+    for decade in range(_DECADES):
+        count = 2 ** (decade + (not signed))
+        spacing = 0.9 / count * 10.0 ** (decade + 1 - _DECADES)
+        above = (entries[number - 1] + entries[number]) / 2
+        made.append(Decade(number, count, float(entries[number]), spacing, float(above)))
+        number += count
+    return (*made, Decade(number, 1, 1.0, 1.0, float(entries[-2] + 1.0) / 2))
+
+
+def _value(code: Any, signed: bool) -> Any:
+    """The entry of the table that a code stands for."""
+    zero = float(np.searchsorted(table(signed), 0.0))
+    place = abs(code - zero)
+    found: Any = place * 0.0
+    for d in decades(signed):
+        found = where(
+            place >= float(d.number), (place - float(d.number)) * d.spacing + d.first, found
+        )
+    return where(code < zero, -found, found)
+
+
+def _code(x: Any, signed: bool) -> Any:
+    """The code of the entry nearest to x, from -1 to 1."""
+    size: Any = abs(x)
+    found: Any = size * 0.0
+    for d in decades(signed):
+        step = minimum(maximum(ceil((size - d.first) / d.spacing - 0.5), 0.0), float(d.entries - 1))
+        found = where(size > d.above, step + float(d.number), found)
+    zero = float(np.searchsorted(table(signed), 0.0))
+    # there is no -1: the largest negative entry is one nearer to 0
+    return where(x < 0.0, zero - minimum(found, zero), found + zero)
+
+
+READ = Update("adam8bit.read", lambda largest, code, *, signed: _value(code, signed) * largest)
+CODE = Update(
+    "adam8bit.code",
+    lambda x, largest, *, signed: _code(x / where(largest > 0.0, largest, 1.0), signed),
+)
+
+
+def _read(p: Tensor, state: State, i: str) -> Tensor:
     """An average, in the shape of its parameter."""
     codes, largest = state[f"state{i}"], state[f"absmax{i}"]
-    values = take(_constant("values", i == "1", p.device, shared), codes.astype(dtypes.int32), None)
-    whole = (values * largest).reshape((codes.size,))
-    return whole[: p.size].reshape(p.shape).astype(precise(p))
+    values = apply(READ, largest, codes.astype(dtypes.float32), signed=i == "1")
+    if codes.size != p.size:
+        values = values.reshape((codes.size,))[: p.size]
+    made: Tensor = values.reshape(p.shape).astype(precise(p))
+    return made
 
 
 def _write(state: State, i: str, value: Tensor, shared: Shared) -> None:
     """Put an average into its bytes."""
     codes = state[f"state{i}"]
     flat = value.reshape((value.size,)).astype(dtypes.float32)
-    blocks = pad(flat, [(0, codes.size - value.size)]).reshape(codes.shape)
+    if codes.size != value.size:
+        flat = pad(flat, [(0, codes.size - value.size)])
+    blocks = flat.reshape(codes.shape)
     largest = abs(blocks).max(axis=1, keepdims=True)
-    scaled = blocks / where(largest > 0.0, largest, 1.0)
-    middles = _constant("middles", i == "1", value.device, shared)
-    put(codes, searchsorted(middles, scaled).astype(dtypes.uint8))
-    put(state[f"absmax{i}"], largest)
+    made = apply(CODE, blocks, largest, signed=i == "1")
+    shared.put(codes, made.astype(dtypes.uint8))
+    shared.put(state[f"absmax{i}"], largest)

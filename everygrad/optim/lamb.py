@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from everygrad.compiler.expr import call
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError
+from everygrad.ops.elementwise.basic import maximum, minimum, sqrt, where
+from everygrad.ops.elementwise.math import expm1
 from everygrad.ops.reduce.norms_and_counts import norm
 from everygrad.optim.adamw import (
     SHARE,
@@ -21,14 +22,14 @@ from everygrad.optim.adamw import (
 )
 from everygrad.optim.group import Group, State, precise
 from everygrad.optim.optimizer import Optimizer, Switches
-from everygrad.optim.rule import Change, Rule, Shared, Update, select
+from everygrad.optim.rule import Change, Rule, Shared, Update
 
-FIRST = Update("lamb.first", lambda step, log: -call("expm1", step * log))
+FIRST = Update("lamb.first", lambda step, log: -expm1(step * log))
 # Adam's step with its decay, into a copy of the parameter
 STEP = Update(
     "lamb.step",
     lambda d, m, v, first, root, *, eps, decay: (
-        (m / first) / (call("sqrt", v) / root + eps) + (d * decay if decay else 0.0)
+        (m / first) / (sqrt(v) / root + eps) + (d * decay if decay else 0.0)
     ),
 )
 
@@ -37,8 +38,8 @@ def _trusted(lr: Any, weights: Any, step: Any, bounds: tuple[float, float] | Non
     """The learning rate times |weights| / |step|, where both are there."""
     size = weights
     if bounds is not None:
-        size = call("min", call("max", weights, bounds[0]), bounds[1])
-    return lr * select((weights > 0.0) & (step > 0.0), size / step, 1.0)
+        size = minimum(maximum(weights, bounds[0]), bounds[1])
+    return lr * where((weights > 0.0) & (step > 0.0), size / step, 1.0)
 
 
 TRUST = Update(
@@ -62,6 +63,8 @@ class LAMB(Optimizer):
     >>> round(eg.norm(x.detach() - before).item(), 4)
     0.5
     """
+
+    reduces = True
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class LAMB(Optimizer):
         log = shared.number(p, "log beta1", lambda group: log_of(group["betas"][0]))
         key = ("first", id(step), p.dtype, p.device)
         first = shared.once(key, lambda: apply(FIRST, shared.count(p, step), log))
-        d = p.detach()
+        d = shared.alias(p)
         tensors = [p, g, state["exp_avg"], state["exp_avg_sq"], first_share(p, shared), d, first]
         root = corrected_root(p, step, group, shared)
         shared.change(shared.once("rule", lambda: self._rule(group)), *tensors, root)

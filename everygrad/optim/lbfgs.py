@@ -73,6 +73,14 @@ class LBFGS(Optimizer):
         }
         super().__init__(params, settings, **switches)
 
+    def check_switches(self, given: Mapping[str, Any]) -> None:
+        super().check_switches(given)
+        if given.get("differentiable"):
+            raise ArgumentError(
+                "LBFGS: differentiable=True: its line search decides by values, which has no "
+                "derivative; use another optimiser, or differentiate the point it ends at"
+            )
+
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
         """The one group that there may be."""
         if self.param_groups:

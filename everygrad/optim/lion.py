@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from everygrad.compiler.expr import call
 from everygrad.core.tensor import Tensor
+from everygrad.ops.elementwise.basic import sign
 from everygrad.optim.group import Group, State
 from everygrad.optim.optimizer import Optimizer, Switches
 from everygrad.optim.rule import Change, Rule, Shared, Update, descent
@@ -15,7 +15,7 @@ MOVE = Update(
     "lion.move",
     lambda p, g, m, lr, share, *, decay, maximize: (
         (p - p * (lr * decay) if decay else p)
-        - lr * call("sign", m + (descent(g, p, 0.0, maximize) - m) * share)
+        - lr * sign(m + (descent(g, p, 0.0, maximize) - m) * share)
     ),
 )
 MOMENTUM = Update(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
 from everygrad import dtypes
-from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, ShapeError
-from everygrad.ops.elementwise.basic import clamp
+from everygrad.ops.elementwise.basic import clamp, sqrt
 from everygrad.ops.python.creation import zeros_like
-from everygrad.ops.reduce.norms_and_counts import norm
+from everygrad.ops.shape.joining import stack
 from everygrad.optim.group import Group, State, precise
 from everygrad.optim.optimizer import Optimizer, Switches
 from everygrad.optim.rule import Change, Rule, Shared, Update
@@ -24,6 +23,7 @@ MOVE = Update(
     "muon.move",
     lambda p, step, lr, *, ratio, decay: (p - p * (lr * decay) if decay else p) - step * lr * ratio,
 )
+_BATCH = 1 << 22  # elements of matrices that are made orthogonal at a time: copies of them
 _RATIOS = (None, "original", "match_rms_adamw")
 
 
@@ -44,6 +44,8 @@ class Muon(Optimizer):
     >>> w[0, 0].item() < 2.0
     True
     """
+
+    reduces = True
 
     def __init__(
         self,
@@ -104,23 +106,39 @@ class Muon(Optimizer):
 
     def make_state(self, p: Tensor, state: State, group: Group, shared: Shared) -> None:
         if "momentum_buffer" not in state:
-            with untraced():
+            with shared.outside():
                 state["momentum_buffer"] = zeros_like(p)
 
     def update(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
         buf = state["momentum_buffer"]
         share = shared.number(p, "1 - momentum", lambda group: 1 - group["momentum"])
-        d = g.detach() if g.dtype is p.dtype else g.astype(p.dtype)
+        d = shared.alias(g) if g.dtype is p.dtype else g.astype(p.dtype)
         nesterov = group["nesterov"]
         rule = shared.once("rule", lambda: _averaged(nesterov))
         shared.change(rule, buf, g, share, d)
-        settings = {"ratio": _ratio(group["adjust_lr_fn"], p), "decay": group["weight_decay"]}
+        waiting: list[tuple[Tensor, Tensor]] = shared.once("matrices", list)
+        if not waiting:
+            shared.then(lambda: _move_all(waiting, group, shared))
+        waiting.append((p, d if nesterov else buf))
 
-        def move() -> None:
-            step = orthogonal(d if nesterov else buf, group)
-            shared.change(Rule(Change(MOVE, (0, 1, 2), settings)), p, step, shared.lr(p))
 
-        shared.then(move)
+def _move_all(waiting: list[tuple[Tensor, Tensor]], group: Group, shared: Shared) -> None:
+    """Move parameters by their momenta, which are made orthogonal many at a time."""
+    kinds: dict[Any, list[tuple[Tensor, Tensor]]] = {}
+    for p, x in waiting:
+        kinds.setdefault((min(p.shape), max(p.shape), x.dtype, p.device), []).append((p, x))
+    waiting.clear()
+    for pairs in kinds.values():
+        most = max(1, _BATCH // pairs[0][1].size)
+        for start in range(0, len(pairs), most):
+            some = pairs[start : start + most]
+            steps = orthogonal([x for _, x in some], group)
+            for (p, _), step in zip(some, steps, strict=True):
+                settings = {
+                    "ratio": _ratio(group["adjust_lr_fn"], p),
+                    "decay": group["weight_decay"],
+                }
+                shared.change(Rule(Change(MOVE, (0, 1, 2), settings)), p, step, shared.lr(p))
 
 
 def _averaged(nesterov: bool) -> Rule:
@@ -136,17 +154,19 @@ def _ratio(kind: str | None, p: Tensor) -> float:
     return math.sqrt(max(1.0, rows / columns))
 
 
-def orthogonal(x: Tensor, group: Group) -> Tensor:
-    """About the orthogonal matrix nearest to x: Newton-Schulz steps, which bring all singular
-    values near 1. Products are in `ns_dtype`; what is added up is rounded to it once."""
+def orthogonal(xs: Sequence[Tensor], group: Group) -> list[Tensor]:
+    """About the orthogonal matrices nearest to some, which are of one shape but for a transpose:
+    Newton-Schulz steps, which bring all singular values near 1. Products are in `ns_dtype`; what is
+    added up is rounded to it once."""
     a, b, c = group["ns_coefficients"]
-    dtype, wide = dtypes.as_dtype(group["ns_dtype"]), precise(x)
-    tall = x.shape[0] > x.shape[1]
-    y = x.astype(dtype)
-    y = y.mT if tall else y
-    y = (y.astype(wide) / clamp(norm(y.astype(wide)), min=group["eps"])).astype(dtype)
+    dtype, wide = dtypes.as_dtype(group["ns_dtype"]), precise(xs[0])
+    tall = [x.shape[0] > x.shape[1] for x in xs]
+    flat = [x.mT if t else x for x, t in zip(xs, tall, strict=True)]
+    y = (stack(flat) if len(flat) > 1 else flat[0].expand_dims(0)).astype(dtype)
+    size = sqrt((y.astype(wide) * y.astype(wide)).sum(axis=(1, 2), keepdims=True))
+    y = (y.astype(wide) / clamp(size, min=group["eps"])).astype(dtype)
     for _ in range(group["ns_steps"]):
         gram = y @ y.mT
         slope = (gram.astype(wide) * b + (gram @ gram).astype(wide) * c).astype(dtype)
         y = (y.astype(wide) * a + (slope @ y).astype(wide)).astype(dtype)
-    return y.mT if tall else y
+    return [y[k].mT if t else y[k] for k, t in enumerate(tall)]

@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypedDict, Unpack
+from weakref import ref
 
 from everygrad import dtypes
-from everygrad.autograd.modes import enable_grad, no_grad
-from everygrad.core.context import tracing
+from everygrad._jit.jit import jit
+from everygrad.autograd.modes import enable_grad, no_grad, transform_depth
+from everygrad.backends import base
+from everygrad.backends.gpu import GpuBackend
+from everygrad.core.context import intercepted, tracing
 from everygrad.core.scopes import untraced
-from everygrad.core.tensor import Tensor
+from everygrad.core.tensor import Tensor, Wrapped
 from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError, TraceError
 from everygrad.ops.elementwise.basic import where
 from everygrad.ops.python.creation import tensor, zeros, zeros_like
@@ -40,8 +44,9 @@ from everygrad.optim.rule import (
 
 
 class Switches(TypedDict, total=False):
-    """PyTorch's switches between implementations of one rule. Here there is one: they are taken,
-    in calls and in states from there, and change nothing."""
+    """PyTorch's switches. The first three choose between implementations of one rule; here there is
+    one: they are taken, in calls and in states from there, and change nothing. `differentiable`:
+    a step is part of the graph, so that gradients flow through it."""
 
     foreach: bool | None
     fused: bool | None
@@ -49,6 +54,7 @@ class Switches(TypedDict, total=False):
     differentiable: bool
 
 
+_MOST_CHOICES = 8  # of parameters with gradients, for which eager steps are compiled
 _SWITCHES = frozenset(Switches.__annotations__)
 _LABELS = frozenset(("name", "param_names"))  # of a group, for people to read
 
@@ -72,6 +78,8 @@ class Optimizer(Hooks):
     [0.1, 0.0]
     """
 
+    reduces = False  # whether a rule has reductions or products: eager steps on GPUs are compiled
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -90,6 +98,12 @@ class Optimizer(Hooks):
             raise ArgumentError(f"{self._name}: got no parameters; is the model empty?")
         self.defaults = {**defaults, "master_weights": defaults.get("master_weights", True)}
         self.check_switches(switches)
+        if switches.get("differentiable"):
+            self.defaults["differentiable"] = True
+        tracer = tracing.get()
+        self._made_in = None if tracer is None else ref(tracer)
+        self._compiled: Any = None  # `_move_all`, where eager steps are compiled
+        self._choices: set[tuple[int, ...]] = set()  # of parameters with gradients, seen so far
         self.changes = 0  # of groups, hooks, and of what the state holds
         self._begin_hooks()
         self.state: dict[Tensor, State] = {}
@@ -118,18 +132,12 @@ class Optimizer(Hooks):
             self.check_at_least_zero(group, "weight_decay")
 
     def check_switches(self, given: Mapping[str, Any]) -> None:
-        """Refuse keyword arguments that are none of PyTorch's switches, and the one that means
-        something."""
+        """Refuse keyword arguments that are none of PyTorch's switches."""
         unknown = sorted(set(given) - _SWITCHES)
         if unknown:
             raise ArgumentError(
                 f"{self._name}: has no argument {', '.join(unknown)}; it takes "
                 f"{', '.join(self.defaults)}"
-            )
-        if given.get("differentiable"):
-            raise ArgumentError(
-                f"{self._name}: differentiable=True: a step gives parameters new values outside "
-                f"any graph; write the step in ops, p - lr * g, and differentiate that"
             )
 
     def check_at_least_zero(self, group: Group, *names: str) -> None:
@@ -153,7 +161,7 @@ class Optimizer(Hooks):
         """Make a step count of 0 and zeros like `p` by these names; False if that was done."""
         if "step" in state:
             return False
-        with untraced():  # not part of a compiled step, which would make it again and again
+        with shared.outside():
             zero = shared.once(("zero", p.device), lambda: zeros((), "float32", p.device))
             state["step"] = zero.detach()
             state.update({name: zeros_like(p) for name in names})
@@ -201,7 +209,37 @@ class Optimizer(Hooks):
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        if (tracer := tracing.get()) is not None:
+        self._check_differentiable(found_inf)
+        if self.reduces and self._is_compiled():
+            self._compiled = self._compiled or jit(self._move_all)
+            self._compiled(found_inf, grad_scale)
+        else:
+            self._move_all(found_inf, grad_scale)
+        return loss
+
+    def _is_compiled(self) -> bool:
+        """Whether a step that nothing looks into moves parameters on GPUs only: one launch would be
+        one reduction or one change of one parameter. Not where other parameters have gradients at
+        every step: each choice of them is a program of its own."""
+        if intercepted() or transform_depth():
+            return False
+        moving = [(p, g) for g in self.param_groups for p in g["params"] if p.grad is not None]
+        if any(isinstance(p._data, Wrapped) or g.get("differentiable") for p, g in moving):
+            return False
+        if not all(
+            isinstance(base.get(device), GpuBackend) for device in {p.device for p, _ in moving}
+        ):
+            return False
+        if len(self._choices) <= _MOST_CHOICES:
+            self._choices.add(tuple(id(p) for p, _ in moving))
+        return bool(moving) and len(self._choices) <= _MOST_CHOICES
+
+    def _move_all(self, found_inf: Tensor | None, grad_scale: Tensor | None) -> None:
+        """Move every parameter that has a gradient."""
+        tracer = tracing.get()
+        if self._made_in is not None and self._made_in() is tracer:
+            tracer = None  # an optimiser of one call: nothing of it is there before or after
+        if tracer is not None:
             if tracer.acts_after(self):
                 raise TraceError(
                     f"jit: {self._name}.step() comes after its scheduler's step(), whose new "
@@ -209,8 +247,8 @@ class Optimizer(Hooks):
                 )
             tracer.depends_on_item(vars(self), "param_groups", self.param_groups, "param_groups")
             tracer.depends(self, *self.param_groups, *[g["params"] for g in self.param_groups])
-        with no_grad():
-            for group in self.param_groups:
+        for group in self.param_groups:
+            with enable_grad() if group.get("differentiable") else no_grad():
                 shared = Shared(group, found_inf, grad_scale)
                 for p in group["params"]:
                     if p.grad is not None:
@@ -220,12 +258,30 @@ class Optimizer(Hooks):
                             what = "the state of an optimiser"
                             tracer.depends_on_item(self.state, p, held, what)
                 shared.settle()
-        return loss
+
+    def _check_differentiable(self, found_inf: Tensor | None) -> None:
+        """Refuse, before anything moves, what cannot be a result in a graph."""
+        for group in self.param_groups:
+            if not group.get("differentiable"):
+                continue
+            if found_inf is not None:
+                raise ArgumentError(
+                    f"{self._name}.step: differentiable=True takes no found_inf: a step that is "
+                    f"taken back has no derivative; scale nothing, or step without it"
+                )
+            for i, p in enumerate(group["params"]):
+                if p.grad is not None and p.requires_grad and p.is_leaf:
+                    raise GradientError(
+                        f"{self._name}.step: differentiable=True makes parameter {i} (shape "
+                        f"{p.shape}) the result of an op, and it is a leaf, whose gradient would "
+                        f"be lost; give the optimiser p.clone()"
+                    )
 
     def move(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
         """`update` on one parameter, by its master weights if it has any; or on nothing, where an
         overflow was found."""
-        weights = _master(p, state) if group["master_weights"] and p.dtype.itemsize < 4 else p
+        half = p.dtype.itemsize < 4 and not shared.differentiable
+        weights = _master(p, state) if group["master_weights"] and half else p
         self.make_state(weights, state, group, shared)
         before = shared.values(p, state)
         self.update(weights, g, state, group, shared)
@@ -261,8 +317,14 @@ class Optimizer(Hooks):
         if not params:
             raise ArgumentError(f"{self._name}: got a group without parameters")
         held = {id(p) for group in self.param_groups for p in group["params"]}
+        connected = param_group.get("differentiable", self.defaults.get("differentiable"))
         for i, p in enumerate(params):
             self._check_param(i, p)
+            if not p.is_leaf and not connected:
+                raise GradientError(
+                    f"{self._name}: parameter {i} (shape {p.shape}) is the result of an op; only "
+                    f"leaves can be optimised, or anything with differentiable=True"
+                )
             if id(p) in held:
                 raise ArgumentError(
                     f"{self._name}: parameter {i} (shape {p.shape}) was given before; "
@@ -272,7 +334,8 @@ class Optimizer(Hooks):
         self.check_switches({k: v for k, v in param_group.items() if k in _SWITCHES})
         own = {k: v for k, v in param_group.items() if k not in _SWITCHES}
         labels = {} if names is None else {"param_names": names}
-        group = Group({**self.defaults, **own, **labels, "params": Counted(params)})
+        graph = {"differentiable": True} if connected else {}
+        group = Group({**self.defaults, **own, **labels, **graph, "params": Counted(params)})
         self.check_group(group)
         self.param_groups.append(group)
         self.changes += 1
@@ -281,11 +344,6 @@ class Optimizer(Hooks):
         if not isinstance(p, Tensor):
             raise ArgumentError(
                 f"{self._name}: parameter {i} is a {type(p).__name__}, not a Tensor"
-            )
-        if not p.is_leaf:
-            raise GradientError(
-                f"{self._name}: parameter {i} (shape {p.shape}) is the result of an op; "
-                f"only leaves can be optimised"
             )
         if not p.dtype.is_float:
             raise DtypeError(f"{self._name}: parameter {i} is {p.dtype}; it must be real floating")

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from everygrad.compiler.expr import call
-from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
+from everygrad.ops.elementwise.basic import maximum, minimum, sign, where
 from everygrad.ops.python.creation import full_like
 from everygrad.ops.shape.movement import broadcast_to
 from everygrad.optim.group import Group, State
 from everygrad.optim.optimizer import Optimizer, Switches
-from everygrad.optim.rule import Change, Rule, Shared, Update, descent, select
+from everygrad.optim.rule import Change, Rule, Shared, Update, descent
 
 
 def _agreement(g: Any, prev: Any, maximize: bool) -> Any:
@@ -22,14 +21,13 @@ def _agreement(g: Any, prev: Any, maximize: bool) -> Any:
 
 def _resized(size: Any, agreement: Any, etas: tuple[float, float]) -> Any:
     """A step, longer where the gradient's sign stayed, shorter where it turned."""
-    return select(agreement > 0.0, size * etas[1], select(agreement < 0.0, size * etas[0], size))
+    return where(agreement > 0.0, size * etas[1], where(agreement < 0.0, size * etas[0], size))
 
 
 SIZE = Update(
     "rprop.size",
-    lambda size, g, prev, *, etas, sizes, maximize: call(
-        "min",
-        call("max", _resized(size, _agreement(g, prev, maximize), etas), sizes[0]),
+    lambda size, g, prev, *, etas, sizes, maximize: minimum(
+        maximum(_resized(size, _agreement(g, prev, maximize), etas), sizes[0]),
         sizes[1],
     ),
 )
@@ -38,16 +36,16 @@ MOVE = Update(
     lambda p, g, prev, size, *, maximize: (
         p
         - size
-        * select(
+        * where(
             _agreement(g, prev, maximize) < 0.0,
             0.0,
-            call("sign", descent(g, None, 0.0, maximize)),
+            sign(descent(g, None, 0.0, maximize)),
         )
     ),
 )
 PREVIOUS = Update(
     "rprop.previous",
-    lambda prev, g, *, maximize: select(
+    lambda prev, g, *, maximize: where(
         _agreement(g, prev, maximize) < 0.0, 0.0, descent(g, None, 0.0, maximize)
     ),
 )
@@ -103,9 +101,9 @@ class Rprop(Optimizer):
     def make_state(self, p: Tensor, state: State, group: Group, shared: Shared) -> None:
         if self.begin(p, state, shared, "prev"):
             lr = group["lr"]
-            with untraced():
+            with shared.outside():
                 if isinstance(lr, Tensor):
-                    rate = lr.detach().to(p.device).astype(p.dtype)
+                    rate = shared.alias(lr).to(p.device).astype(p.dtype)
                     state["step_size"] = broadcast_to(rate, p.shape)
                 else:
                     state["step_size"] = full_like(p, lr)

@@ -8,10 +8,11 @@ so that a compiled step need not be compiled again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
+from everygrad.autograd.modes import recording
 from everygrad.backends import base
-from everygrad.compiler.expr import call
 from everygrad.core.context import intercepted
 from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor, shared, wrap
@@ -19,14 +20,35 @@ from everygrad.dispatch import apply, update
 from everygrad.dtypes import DType
 from everygrad.ops.elementwise.basic import where
 from everygrad.ops.record.families import Elementwise
+from everygrad.ops.record.spec import NoRule
 from everygrad.optim.group import Group, State, beside, precise
 
 
 class Update(Elementwise):
-    """A new value for a parameter or its state: a fused body, in the dtype of its first input."""
+    """A new value for a parameter or its state: a fused body, in the dtype of its first input.
+
+    Its body, on tensors, is its derivative too, where a step is recorded (`differentiable=True`).
+    """
+
+    composed = True
 
     def out_dtype(self, inputs: Sequence[DType], params: dict[str, Any]) -> DType:
         return inputs[0]
+
+    def portable(self, *inputs: Tensor, **params: Any) -> Tensor:
+        made: Tensor = self.body(*inputs, **params)
+        return made.astype(inputs[0].dtype)
+
+    def jvp(
+        self,
+        out: Tensor,
+        inputs: Sequence[Tensor],
+        tangents: Sequence[Tensor | None],
+        params: dict[str, Any],
+    ) -> Tensor | None:
+        if recording():
+            raise NoRule(self.name)
+        return None
 
 
 class Change(NamedTuple):
@@ -56,6 +78,12 @@ class Rule:
         for op, places, params in self.changes:
             update(op, *[tensors[k] for k in places], **params)
 
+    def record(self, tensors: Sequence[Tensor]) -> None:
+        """`run`, with every change a result in the graph of derivatives."""
+        for op, places, params in self.changes:
+            new = apply(op, *[tensors[k] for k in places], **params)
+            tensors[places[0]].rebind(shared(new), new._node)
+
 
 # --- bodies --------------------------------------------------------------------------------------
 
@@ -70,10 +98,6 @@ def squared(x: Any) -> Any:
     return x * x
 
 
-def select(condition: Any, yes: Any, no: Any) -> Any:
-    return call("select", condition, yes, no)
-
-
 # A copy of the gradient becomes the direction to step against, for rules that need it after p moved
 DIRECTION = Update(
     "optim.direction",
@@ -82,7 +106,7 @@ DIRECTION = Update(
 
 
 # a condition that always holds, or the body would be the array itself
-_COPY = Update("optim.copy", lambda x: select((x == x) | (x != x), x, x))
+_COPY = Update("optim.copy", lambda x: where((x == x) | (x != x), x, x))
 
 
 # --- what a step shares --------------------------------------------------------------------------
@@ -90,7 +114,11 @@ _COPY = Update("optim.copy", lambda x: select((x == x) | (x != x), x, x))
 
 class Shared:
     """What the parameters of one group share during one step: 0-d tensors made once, and updates
-    that wait for each other to become one launch."""
+    that wait for each other to become one launch.
+
+    Where the group is `differentiable`, new values are results in the graph: `put` and `alias` keep
+    the nodes that they drop otherwise.
+    """
 
     def __init__(
         self, group: Group, found_inf: Tensor | None = None, grad_scale: Tensor | None = None
@@ -98,6 +126,7 @@ class Shared:
         self._group = group
         self._found_inf = found_inf
         self._grad_scale = grad_scale
+        self.differentiable = bool(group.get("differentiable"))
         self._made: dict[Any, Any] = {}
         self._waiting: dict[tuple[Rule, str], list[Sequence[Tensor]]] = {}
         self._then: list[Callable[[], None]] = []
@@ -111,7 +140,9 @@ class Shared:
     def change(self, rule: Rule, *tensors: Tensor) -> None:
         """Do a rule on a parameter's tensors; on a GPU not before `settle`, with all others'."""
         device = tensors[0].device
-        if intercepted() or device == "cpu":  # a tracer must see every change
+        if self.differentiable:
+            rule.record(tensors)
+        elif intercepted() or device == "cpu":  # a tracer must see every change
             rule.run(tensors)
         else:
             self._waiting.setdefault((rule, device), []).append(tensors)
@@ -144,7 +175,7 @@ class Shared:
         if scale is None:
             return g
         key = ("unscale", p.dtype, p.device)
-        factor = self.once(key, lambda: 1.0 / beside(p, scale))
+        factor = self.once(key, lambda: 1.0 / self.beside(p, scale))
         return g.astype(precise(p)) * factor
 
     def values(self, p: Tensor, state: State) -> dict[str, Any]:
@@ -163,7 +194,7 @@ class Shared:
         stop = self.once(("stop", p.device), lambda: found.to(p.device))
         for name, t in {"": p, **state}.items():
             if isinstance(t, Tensor):
-                put(t, self.unless(stop, before.get(name), shared(t)))
+                self.put(t, self.unless(stop, before.get(name), shared(t)))
 
     def unless(self, stop: Tensor, old: Any, new: Any) -> Tensor:
         """The new value, or the old one where the step stops. State that `update` itself has just
@@ -179,6 +210,9 @@ class Shared:
 
     def lr(self, p: Tensor) -> Tensor:
         """The learning rate as a 0-d tensor beside `p`."""
+        rate = self._group["lr"]
+        if self.differentiable and isinstance(rate, Tensor):
+            return self.once(("lr", p.dtype, p.device), lambda: self.beside(p, rate))
         return self.once(("lr", p.dtype, p.device), lambda: self._group.rate(p))
 
     def number(self, p: Tensor, name: str, of: Callable[[Group], float]) -> Tensor:
@@ -188,7 +222,7 @@ class Shared:
     def count(self, p: Tensor, step: Tensor) -> Tensor:
         """A step count beside `p`, precise enough for it."""
         key = ("count", id(step), precise(p), p.device)
-        return self.once(key, lambda: beside(p, step))
+        return self.once(key, lambda: self.beside(p, step))
 
     def next_step(self, state: State) -> Tensor:
         """`state["step"]` one further."""
@@ -206,9 +240,34 @@ class Shared:
         payload = shared(held)
         key = (name, id(payload), *map(id, others))
         made = self.once(key, lambda: (payload, make(held), others))
-        put(held, made[1])
+        self.put(held, made[1])
         new: Tensor = made[1]
         return new
+
+    def outside(self) -> AbstractContextManager[Any]:
+        """Around what a state begins with: not part of a compiled step, which would make it again
+        and again; unless it will be a result in the graph of that step."""
+        return nullcontext() if self.differentiable else untraced()
+
+    # --- values, with their nodes where the step is differentiable -------------------------------
+
+    def put(self, t: Tensor, new: Tensor) -> None:
+        """Give a parameter or its state a new value."""
+        if self.differentiable:
+            t.rebind(shared(new), new._node)
+        else:
+            put(t, new)
+
+    def alias(self, t: Tensor) -> Tensor:
+        """Another name for a value, which may change on its own."""
+        return wrap(shared(t), t._node) if self.differentiable else t.detach()
+
+    def beside(self, p: Tensor, value: Tensor) -> Tensor:
+        """A 0-d tensor on p's device, precise enough for p."""
+        if not self.differentiable:
+            return beside(p, value)
+        moved: Tensor = value.to(p.device).astype(precise(p))
+        return moved
 
 
 def copied(t: Tensor) -> Tensor:

@@ -6,35 +6,31 @@ from collections.abc import Iterable
 from typing import Any, Unpack
 
 from everygrad.autograd.modes import no_grad
-from everygrad.compiler.expr import call
-from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError
+from everygrad.ops.elementwise.basic import maximum, minimum, sqrt, where
+from everygrad.ops.elementwise.math import pow
 from everygrad.ops.python.creation import zeros
 from everygrad.optim.adamw import SQUARE, corrected_root
 from everygrad.optim.group import Group, State, precise
 from everygrad.optim.optimizer import Optimizer, Switches
-from everygrad.optim.rule import Change, Rule, Shared, Update, copied, descent, put, select
+from everygrad.optim.rule import Change, Rule, Shared, Update, copied, descent, put
 
-RATE = Update(
-    "schedule_free.rate", lambda lr, count, *, warmup: lr * call("min", count / warmup, 1.0)
-)
-HIGHEST = Update("schedule_free.highest", lambda highest, rate: call("max", highest, rate))
+RATE = Update("schedule_free.rate", lambda lr, count, *, warmup: lr * minimum(count / warmup, 1.0))
+HIGHEST = Update("schedule_free.highest", lambda highest, rate: maximum(highest, rate))
 WEIGHT = Update(
     "schedule_free.weight",
-    lambda highest, count, *, r, power: call("pow", count, r) * call("pow", highest, power),
+    lambda highest, count, *, r, power: pow(count, r) * pow(highest, power),
 )
 SUM = Update("schedule_free.sum", lambda total, weight: total + weight)
-SHARE = Update(
-    "schedule_free.share", lambda weight, total: select(total > 0.0, weight / total, 0.0)
-)
+SHARE = Update("schedule_free.share", lambda weight, total: where(total > 0.0, weight / total, 0.0))
 
 
 def _step(y: Any, g: Any, v: Any, root: Any, settings: dict[str, Any]) -> Any:
     """Adam's step at y, with its decay."""
     decay, eps = settings["decay"], settings["eps"]
-    step = descent(g, y, 0.0, settings["maximize"]) / (call("sqrt", v) / root + eps)
+    step = descent(g, y, 0.0, settings["maximize"]) / (sqrt(v) / root + eps)
     return step + y * decay if decay else step
 
 
@@ -115,11 +111,11 @@ class ScheduleFreeAdamW(Optimizer):
         if not self.begin(p, state, shared, "exp_avg_sq"):
             return
         kind = (precise(p), p.device)
-        with untraced():
+        with shared.outside():
             for name in ("weight_sum", "lr_max"):
                 zero = shared.once((name, *kind), lambda: zeros((), *kind))
                 state[name] = zero.detach()
-        state["z"] = copied(p)
+        state["z"] = shared.alias(p) if shared.differentiable else copied(p)
 
     def update(self, p: Tensor, g: Tensor, state: State, group: Group, shared: Shared) -> None:
         if not group["train_mode"]:
@@ -141,7 +137,7 @@ class ScheduleFreeAdamW(Optimizer):
         share = shared.once(("share", id(total)), lambda: apply(SHARE, weight, total))
         beta1 = shared.number(p, "beta1", lambda group: group["betas"][0])
         root = corrected_root(p, step, group, shared)
-        tensors = [p, g, state["exp_avg_sq"], state["z"], rate, root, share, beta1, p.detach()]
+        tensors = [p, g, state["exp_avg_sq"], state["z"], rate, root, share, beta1, shared.alias(p)]
         shared.change(shared.once("rule", lambda: self._rule(group)), *tensors)
 
     def _rule(self, group: Group) -> Rule:

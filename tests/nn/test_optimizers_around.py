@@ -44,8 +44,6 @@ def test_switches_are_taken_and_change_nothing(name: str, settings: dict[str, An
     assert [p.tolist() for p in both[0]] == [p.tolist() for p in both[1]]
     with pytest.raises(ArgumentError, match=f"{name}: has no argument learning_rate; it takes lr"):
         made(name, leaves(start), {"learning_rate": 0.1})
-    with pytest.raises(ArgumentError, match=f"{name}: differentiable=True: a step gives"):
-        made(name, leaves(start), {"differentiable": True})
 
 
 @each

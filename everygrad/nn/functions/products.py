@@ -18,13 +18,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     >>> eg.nn.functional.linear(eg.ones((2, 3)), eg.ones((4, 3))).shape
     (2, 4)
     """
-    if weight.ndim != 2 or not x.ndim or x.shape[-1] != weight.shape[1]:
-        raise ShapeError(
-            f"linear: a weight (out, in) of shape {weight.shape} does not take x of {x.shape}"
-        )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ShapeError(f"linear: bias {bias.shape} must have shape {weight.shape[:1]}")
-    if x.ndim > 1:
+    given, wanted = x.shape, weight.shape
+    if len(wanted) != 2 or not given or given[-1] != wanted[1]:
+        raise ShapeError(f"linear: a weight (out, in) of shape {wanted} does not take x of {given}")
+    if bias is not None and bias.shape != wanted[:1]:
+        raise ShapeError(f"linear: bias {bias.shape} must have shape {wanted[:1]}")
+    if len(given) > 1:
         return _linear(x, weight) if bias is None else linear_bias(x, weight, bias)
     out = matmul(x, weight.permute_dims((1, 0)))
     return out if bias is None else out + bias

@@ -7,11 +7,13 @@ from typing import Any, ClassVar
 
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, ShapeError
-from everygrad.nn import functional as F, init
+from everygrad.nn import init
+from everygrad.nn.functions.products import linear
 from everygrad.nn.linear import check_sizes
 from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
-from everygrad.ops.nn.recurrent import MODES, recurrent_step
+from everygrad.ops.nn.recurrent import MODES
+from everygrad.ops.nn.recurrent_step import cell_step
 from everygrad.ops.python.creation import empty, zeros
 from everygrad.ops.record.arguments import tensor_of
 
@@ -60,9 +62,9 @@ class RNNCellBase(Module):
         for state in states:
             if state.shape != shape:
                 raise ShapeError(f"{name}: the state must have shape {shape}, got {state.shape}")
-        gx = F.linear(x, self.weight_ih, self.bias_ih)
-        gh = F.linear(states[0], self.weight_hh, self.bias_hh)
-        return recurrent_step(mode, gx, gh, states)[:count]
+        gx = linear(x, self.weight_ih, self.bias_ih)
+        gh = linear(states[0], self.weight_hh, self.bias_hh)
+        return cell_step(mode, gx, gh, states)
 
     def extra_repr(self) -> str:
         bias = "" if self.bias_ih is not None else ", bias=False"

@@ -8,6 +8,7 @@ import numpy as np
 
 from everygrad.autograd.modes import no_grad
 from everygrad.core import shapes
+from everygrad.core.nearest import answering as _answering
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.nn import functional as F
@@ -293,3 +294,6 @@ def orthogonal(
         # the tensor itself is what the map is applied to
         object.__setattr__(made, "right_inverse", lambda value: value)
     return register_parametrization(module, name, made, unsafe=True)
+
+
+__getattr__ = _answering(__name__)

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from everygrad.autograd.modes import no_grad
+from everygrad.core.nearest import answering as _answering
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.nn.containers import ModuleDict, ModuleList
@@ -298,3 +299,6 @@ def transfer_parametrizations_and_params(
             with no_grad():
                 assign(own, other.detach(), "transfer_parametrizations_and_params")
     return to_module
+
+
+__getattr__ = _answering(__name__)

@@ -7,6 +7,7 @@ from typing import Any
 
 from everygrad.autograd.modes import no_grad
 from everygrad.core import shapes
+from everygrad.core.nearest import answering as _answering
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.nn.module import Module
@@ -363,3 +364,6 @@ def remove(module: Any, name: str) -> Any:
         assign(weight, value, "remove")  # the same parameter: an optimiser may hold it
     setattr(module, name, weight)
     return module
+
+
+__getattr__ = _answering(__name__)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from everygrad.autograd import trees
+from everygrad.core.nearest import answering as _answering
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.ops.elementwise.basic import where
@@ -260,3 +261,6 @@ def invert_permutation(permutation: Tensor | None) -> Tensor | None:
         return None
     order: Tensor = permutation.argsort()
     return order
+
+
+__getattr__ = _answering(__name__)

@@ -9,6 +9,7 @@ from typing import Any
 
 from everygrad.autograd.modes import no_grad
 from everygrad.core.context import intercepted, tracing
+from everygrad.core.nearest import answering as _answering
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
 from everygrad.nn.module import Module
@@ -165,3 +166,6 @@ def skip_init(module_cls: type[Module], *args: Any, **kwargs: Any) -> Module:
     if not (isinstance(module_cls, type) and issubclass(module_cls, Module)):
         raise ArgumentError(f"skip_init: takes a class of modules, got {module_cls!r}")
     return module_cls(*args, **kwargs)
+
+
+__getattr__ = _answering(__name__)
