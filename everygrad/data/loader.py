@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 from weakref import finalize
 
+from everygrad.backends import base
 from everygrad.core.shapes import as_bool, as_int
 from everygrad.data.collate import default_collate, default_convert
 from everygrad.data.dataset import IterableDataset
@@ -331,10 +332,12 @@ class _Iterator(Iterator[Any]):
         self._loader, self._keeps = loader, loader._kept is pool
         self._source = _Source(loader, pool, progress)
         pool.user = progress
-        self._ahead = None
+        self._ahead = self._uploads = None
         if loader.device is not None and loader.num_workers:
             self._ahead = DevicePrefetch(self._source, loader.device)
-        self._finalizer = finalize(self, _finish, pool, self._ahead, self._keeps)
+        elif loader.device is not None:
+            self._uploads = base.get(loader.device).uploads()
+        self._finalizer = finalize(self, _finish, pool, self._ahead, self._keeps, self._uploads)
 
     def __next__(self) -> Any:
         if not self._progress.running or not self._finalizer.alive:
@@ -346,8 +349,9 @@ class _Iterator(Iterator[Any]):
                 batch, position = self._ahead.take()
             else:
                 batch, position = self._source()
-                if self._device is not None:
-                    batch = moved(batch, self._device)
+                if self._device is not None and self._uploads is not None:
+                    batch = moved(batch, self._device, self._uploads)
+                    self._uploads.arrived(self._uploads.sent())
         except StopIteration:
             self._progress.running = False
             self._finalizer()
@@ -357,7 +361,7 @@ class _Iterator(Iterator[Any]):
                 self._loader._kept = None
             self._keeps = False
             self._finalizer.detach()
-            _finish(self._pool, self._ahead, False)
+            _finish(self._pool, self._ahead, False, self._uploads)
             raise
         self._progress.advance(position)
         return batch
@@ -370,10 +374,14 @@ class _Iterator(Iterator[Any]):
         self._finalizer()
 
 
-def _finish(pool: Any, ahead: DevicePrefetch | None, keeps: bool) -> None:
+def _finish(
+    pool: Any, ahead: DevicePrefetch | None, keeps: bool, uploads: base.Uploads | None
+) -> None:
     if ahead is not None:
         ahead.stop()
     if not keeps:
         pool.close()
     if ahead is not None:
         ahead.close()
+    if uploads is not None:
+        uploads.close()

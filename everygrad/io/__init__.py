@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from everygrad.core.nearest import no_attribute as _no_attribute
 from everygrad.io.checkpoints import Checkpoints as Checkpoints, load_latest as load_latest
 from everygrad.io.hugging_face import load_safetensors as load_safetensors
 from everygrad.io.loading import load as load
@@ -27,7 +28,7 @@ _LATER = {
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
-        raise AttributeError(f"module 'everygrad.io' has no attribute {name!r}")
+        raise _no_attribute("everygrad.io", name, __all__)
     try:
         value = getattr(import_module(_LATER[name]), name)
     except ModuleNotFoundError as error:

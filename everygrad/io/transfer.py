@@ -1,19 +1,19 @@
 """Bytes between arrays and files, with checksums, on several threads.
 
-Reading, writing and `zlib.crc32` release the interpreter lock. Each thread takes a chunk, block by
+Reading, writing and checksums release the interpreter lock. Each thread takes a chunk, block by
 block, so that the checksum finds a block in the processor's cache.
 """
 
 from __future__ import annotations
 
 import os
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Any, NamedTuple
 
+from everygrad.backends.cpu.kernels.crc32 import crc32
 from everygrad.errors import FileError
 from everygrad.io.files import read_at, write_at
 
@@ -45,7 +45,7 @@ class Writer:
         crc = 0
         for at in range(0, len(chunk.data), _BLOCK):
             block = chunk.data[at : at + _BLOCK]
-            crc = zlib.crc32(block, crc)
+            crc = crc32(block, crc)
             write_at(file, block, chunk.offset + at)
         with self._lock:
             self._waiting += len(chunk.data)
@@ -63,13 +63,13 @@ def read_chunk(file: int, chunk: Chunk) -> None:
         block = chunk.data[at : at + _BLOCK]
         read_at(file, block, chunk.offset + at, chunk.name)
         if chunk.crc is not None:
-            crc = zlib.crc32(block, crc)
+            crc = crc32(block, crc)
     _compare(chunk, crc)
 
 
 def check_chunk(file: int, chunk: Chunk) -> None:
     """Check a chunk that is there already: mapped memory."""
-    _compare(chunk, zlib.crc32(chunk.data))
+    _compare(chunk, crc32(chunk.data))
 
 
 def _compare(chunk: Chunk, crc: int) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
 from everygrad.distributed.world import is_first
+from everygrad.launch.worker import note
 
 
 def clock(seconds: float) -> str:
@@ -31,10 +33,13 @@ def shown(values: Mapping[str, Any]) -> str:
 class Progress:
     """Counts steps up to `total` (None: unknown), and shows rate and time left.
 
-    `show` is "auto" (a bar in a terminal, lines elsewhere), "bar", "lines" or "none".
+    `show` is "auto" (a bar in a terminal, which under the launcher is the launcher's; lines
+    elsewhere), "bar", "lines" or "none".
     """
 
     EVERY = 10.0  # seconds between lines
+    REDRAWN = 0.2  # seconds between two states of a bar that the launcher shows
+    WIDTH = 20  # of that bar
 
     def __init__(
         self, total: int | None, begin: int, show: str = "auto", stream: TextIO | None = None
@@ -45,6 +50,7 @@ class Progress:
         self._values: dict[str, Any] = {}
         self._bar: Any = None
         show = show if is_first() else "none"  # one bar for all ranks
+        self._launcher = show == "auto" and os.environ.get("EVERYGRAD_LAUNCH_BAR") == "1"
         self._quiet = show == "none"
         terminal = show == "auto" and self._stream.isatty()
         if show == "bar" or (terminal and importlib.util.find_spec("tqdm") is not None):
@@ -62,6 +68,10 @@ class Progress:
             self._bar.update()
             if values:
                 self._bar.set_postfix_str(shown(values), refresh=False)
+        elif self._launcher:
+            if time.perf_counter() - self._said >= self.REDRAWN:
+                self._said = time.perf_counter()
+                note("bar", self.drawn(), as_line=True)
         elif not self._quiet and time.perf_counter() - self._said >= self.EVERY:
             self.say(self.line())
 
@@ -77,6 +87,13 @@ class Progress:
             parts.append(f"{clock((self._total - self._at) / rate)} left")
         return ", ".join(parts)
 
+    def drawn(self) -> str:
+        """The line with a bar in front."""
+        if not self._total:
+            return self.line()
+        done = self.WIDTH * min(self._at, self._total) // self._total
+        return f"[{'#' * done}{'.' * (self.WIDTH - done)}] {self.line()}"
+
     def say(self, text: str) -> None:
         """A line of its own, above the bar if there is one."""
         self._said = time.perf_counter()
@@ -91,3 +108,5 @@ class Progress:
         """End the bar."""
         if self._bar is not None:
             self._bar.close()
+        elif self._launcher:
+            note("bar", "", as_line=True)

@@ -9,7 +9,7 @@ import pytest
 
 import everygrad as eg
 from everygrad.data.workers.shared_memory import Arena, Received
-from everygrad.errors import ArgumentError, DeviceError, GradientError
+from everygrad.errors import ArgumentError, DeviceError, GradientError, WorkerError
 from tests.support.loader_cases import held
 
 TENSORS: dict[str, Any] = {
@@ -51,6 +51,23 @@ def test_tensors_as_arguments_and_messages(way: str) -> None:
         assert y.tolist() == (x.detach() * 2).tolist()
         assert required is x.requires_grad
         assert other.tolist() == [1, 2, 3]
+
+
+def leave(outbox: Any) -> None:
+    outbox.put(eg.arange(3))
+
+
+def test_a_sender_that_has_ended_is_named() -> None:
+    context = multiprocessing.get_context("fork")
+    outbox = context.Queue()
+    process = context.Process(target=leave, args=(outbox,))
+    process.start()
+    process.join(60)
+    try:
+        with pytest.raises(WorkerError, match=r"int64\[3\] from .* has ended.* send x.numpy\(\)"):
+            outbox.get(timeout=60)
+    finally:
+        outbox.close()
 
 
 def test_a_dataset_of_tensors_is_spawned() -> None:

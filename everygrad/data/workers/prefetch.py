@@ -7,13 +7,23 @@ from queue import Empty, Full, Queue
 from typing import Any
 from weakref import finalize
 
-from everygrad.core.tensor import Tensor
+import numpy as np
+
+from everygrad.backends import base
+from everygrad.core.tensor import Tensor, wrap
 from everygrad.data.collate import rebuilt
 
 
-def moved(batch: Any, device: str) -> Any:
-    """The same containers, with every tensor on the device."""
-    return rebuilt(batch, lambda t: t.to(device) if isinstance(t, Tensor) else t)
+def moved(batch: Any, device: str, uploads: base.Uploads) -> Any:
+    """The same containers, with every tensor on the device, once they have arrived."""
+
+    def move(t: Any) -> Any:
+        if not isinstance(t, Tensor):
+            return t
+        here = type(t._data) is np.ndarray and t._node is None
+        return wrap(uploads.put(t._data)) if here and device != "cpu" else t.to(device)
+
+    return rebuilt(batch, move)
 
 
 class _Shared:
@@ -35,19 +45,20 @@ class _Shared:
 class DevicePrefetch:
     """Takes batches from `source` in a thread of its own and moves them to a device.
 
-    On CUDA a move goes through pinned memory and waits for nothing; meanwhile the caller launches
-    the step of the batch before.
+    On CUDA a move goes through pinned memory, on a stream of its own: the device copies one batch
+    while it computes with the one before.
     """
 
     def __init__(self, source: Any, device: str, ahead: int = 1) -> None:
         self._shared = _Shared(ahead)
+        self._uploads = base.get(device).uploads()
         self._thread = threading.Thread(
             target=_serve,
-            args=(source, device, self._shared),
+            args=(source, device, self._uploads, self._shared),
             name="everygrad-prefetch",
             daemon=True,
         )
-        self._finalizer = finalize(self, _close, self._shared, self._thread)
+        self._finalizer = finalize(self, _close, self._shared, self._thread, self._uploads)
         self._thread.start()
 
     def take(self) -> Any:
@@ -55,7 +66,9 @@ class DevicePrefetch:
         kind, value = self._shared.queue.get()
         if kind == "error":
             raise value
-        return value
+        batch, position, sent = value
+        self._uploads.arrived(sent)
+        return batch, position
 
     def stop(self) -> None:
         """Take no further batch; returns at once."""
@@ -65,17 +78,18 @@ class DevicePrefetch:
         self._finalizer()
 
 
-def _serve(source: Any, device: str, shared: _Shared) -> None:
+def _serve(source: Any, device: str, uploads: base.Uploads, shared: _Shared) -> None:
     try:
         while not shared.stop.is_set():
             batch, position = source()
-            shared.put(("batch", (moved(batch, device), position)))
+            batch = moved(batch, device, uploads)
+            shared.put(("batch", (batch, position, uploads.sent())))
             del batch
     except BaseException as error:  # StopIteration at the end too
         shared.put(("error", error))
 
 
-def _close(shared: _Shared, thread: threading.Thread) -> None:
+def _close(shared: _Shared, thread: threading.Thread, uploads: base.Uploads) -> None:
     shared.stop.set()
     try:
         while True:
@@ -84,3 +98,4 @@ def _close(shared: _Shared, thread: threading.Thread) -> None:
         pass
     if thread is not threading.current_thread():
         thread.join(5.0)
+    uploads.close()

@@ -19,7 +19,7 @@ import numpy as np
 from everygrad.core.tensor import Tensor, wrap
 from everygrad.data.workers.messages import dtype_name, dtype_named
 from everygrad.data.workers.shared_memory import Lease, Segment, new_file, supported
-from everygrad.errors import ArgumentError, DeviceError, GradientError
+from everygrad.errors import ArgumentError, DeviceError, GradientError, WorkerError
 
 _kept: dict[int, tuple[Any, int]] = {}  # of a tensor by its id: the payload, its descriptor
 
@@ -63,7 +63,15 @@ def _reduced(x: Tensor) -> tuple[Any, ...]:
 
 
 def _rebuilt(handle: Any, dtype: str, shape: list[int], requires_grad: bool) -> Tensor:
-    fd, kind = handle.detach(), dtype_named(dtype)
+    try:
+        fd = handle.detach()
+    except (OSError, EOFError) as error:  # nobody listens any more where the memory is
+        raise WorkerError(
+            f"a tensor {dtype}{shape} from another process: that process has ended, and its memory "
+            f"with it; it must live until the tensor is taken out (receive before it is joined, or "
+            f"answer it), or send x.numpy()"
+        ) from error
+    kind = dtype_named(dtype)
     size = kind.itemsize
     for n in shape:
         size *= n
