@@ -6,9 +6,10 @@ Two processes sum 16 MB of float32 (4 million numbers): everygrad under its laun
 wheel of PyPI, and PyTorch under torchrun, by gloo. Both take turns and the best of all rounds
 counts. The start is the time from the command to the first line of the user's script.
 
-With `--link`, as root, both also train a network with 42 MB of gradients in a network namespace
-whose one interface is limited to that rate (tc's tbf). What communication adds to a step, beyond
-the same step without it, is exposed: it was not hidden behind backward.
+With `--link`, as root, both also train a network with 42 MB of gradients on two simulated hosts
+(`devtools.simulated_hosts`: network namespaces, a core each, joined by a link of that rate in each
+direction), in turns, `--link-rounds` times. What communication adds to a step, beyond the same step
+without it, is exposed: it was not hidden behind backward. Steps with and without take turns.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
+
+from devtools.simulated_hosts import INTERFACE, Hosts, two_hosts
 
 COUNT = 4 << 20
 CALLS = 10
@@ -66,20 +69,42 @@ dist.destroy_process_group()
 
 
 LAYERS, WIDTH, BATCH = 10, 1024, 64  # 42 MB of float32
+STEPS = 8
 
-OUR_TRAINING = f"""
+# Steps without and with communication take turns, so that both see the same load of the machine.
+TIMED = f"""
+def sent():
+    return int(open("/sys/class/net/{INTERFACE}/statistics/tx_bytes").read())
+
+for i in range({STEPS + 1}):
+    for together in (False, True):
+        meet()
+        before, begun = sent(), time.perf_counter()
+        run(together)
+        seconds = time.perf_counter() - begun
+        if i:
+            name = b"with" if together else b"without"
+            os.write(1, b"%s %f %d\\n" % (name, seconds, sent() - before))
+"""
+
+OUR_NETWORK = f"""
 import os, time
-names = (b"without", b"with")
 import numpy as np
 import everygrad as eg
 dist = eg.distributed
 mesh = dist.Mesh({{"data": dist.world_size()}})
 rng = np.random.default_rng(0)
+x = eg.tensor(rng.normal(size=({BATCH}, {WIDTH})).astype("float32"))
+
+def meet():
+    dist.barrier(mesh)
+"""
+
+OUR_COMPILED = f"""{OUR_NETWORK}
 shape = ({WIDTH}, {WIDTH})
 ws = [eg.tensor(rng.normal(size=shape).astype("float32") / 32, requires_grad=True)
       for _ in range({LAYERS})]
 sgd = eg.optim.SGD(ws, lr=1e-3)
-x = eg.tensor(rng.normal(size=({BATCH}, {WIDTH})).astype("float32"))
 
 def step(x, together):
     sgd.zero_grad()
@@ -94,19 +119,30 @@ def step(x, together):
     sgd.step()
     return loss
 
-run = eg.jit(step)
-for together in (False, True):
-    run(x, together).item()
-    for _ in range(6):
-        start = time.perf_counter()
-        run(x, together).item()
-        os.write(1, b"%s %f\\n" % (names[together], time.perf_counter() - start))
-    dist.barrier()
-"""
+compiled = eg.jit(step)
+
+def run(together):
+    compiled(x, together).item()
+{TIMED}"""
+
+OUR_EAGER = f"""{OUR_NETWORK}
+from contextlib import nullcontext
+layers = []
+for _ in range({LAYERS}):
+    layers += [eg.nn.Linear({WIDTH}, {WIDTH}, bias=False), eg.nn.Tanh()]
+model = dist.DataParallel(eg.nn.Sequential(*layers), mesh)
+sgd = eg.optim.SGD(model.parameters(), lr=1e-3)
+
+def run(together):
+    with nullcontext() if together else model.no_sync():
+        sgd.zero_grad()
+        loss = (model(x) ** 2).mean()
+        loss.backward()
+        sgd.step()
+{TIMED}"""
 
 THEIR_TRAINING = f"""
 import os, time
-names = (b"without", b"with")
 from contextlib import nullcontext
 import torch
 import torch.distributed as dist
@@ -118,57 +154,108 @@ for _ in range({LAYERS}):
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
 sgd = torch.optim.SGD(model.parameters(), lr=1e-3)
 x = torch.randn({BATCH}, {WIDTH})
-for together in (False, True):
-    for i in range(7):
-        start = time.perf_counter()
-        with nullcontext() if together else model.no_sync():
-            sgd.zero_grad()
-            loss = (model(x) ** 2).mean()
-            loss.backward()
-            sgd.step()
-        if i:
-            os.write(1, b"%s %f\\n" % (names[together], time.perf_counter() - start))
-    dist.barrier()
+meet = dist.barrier
+
+def run(together):
+    with nullcontext() if together else model.no_sync():
+        sgd.zero_grad()
+        loss = (model(x) ** 2).mean()
+        loss.backward()
+        sgd.step()
+{TIMED}
 dist.destroy_process_group()
 """
+TRAININGS = {
+    "everygrad, compiled": OUR_COMPILED,
+    "everygrad, eager": OUR_EAGER,
+    "PyTorch DDP": THEIR_TRAINING,
+}
 
 
-@contextmanager
-def limited_link(rate: str) -> Iterator[list[str]]:
-    """What to put before a command so that it runs on a link of this rate."""
-    name = f"everygrad-{os.getpid()}"
-    inside = ["ip", "netns", "exec", name]
-    subprocess.run(["ip", "netns", "add", name], check=True)
-    try:
-        subprocess.run([*inside, "ip", "link", "set", "lo", "up"], check=True)
-        limit = f"tc qdisc add dev lo root tbf rate {rate} burst 256kb latency 20ms"
-        subprocess.run([*inside, *limit.split()], check=True)
-        yield inside
-    finally:
-        subprocess.run(["ip", "netns", "delete", name], check=True)
-
-
-def output_of(command: list[str], script: str, **more: str) -> str:
+def output_of(
+    command: list[str], script: str, env: dict[str, str] | None = None, **more: str
+) -> str:
     with tempfile.TemporaryDirectory(prefix="everygrad-bench-") as folder:
         path = Path(folder) / "script.py"
         path.write_text(script, encoding="utf-8")
-        env = {**os.environ, "BEGUN": str(time.time()), "PYTHONPATH": str(ROOT), **more}
+        around = {**os.environ, "BEGUN": str(time.time()), "PYTHONPATH": str(ROOT)}
+        around |= {**(env or {}), **more}
         done = subprocess.run(
-            [*command, str(path)], env=env, capture_output=True, text=True, check=False
+            [*command, str(path)], env=around, capture_output=True, text=True, check=False
         )
     if done.returncode:
         raise RuntimeError(f"{command}: status {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done.stdout
 
 
-def exposed(command: list[str], script: str, **more: str) -> tuple[float, float]:
-    """Seconds of a step without communication, and what communication adds; medians."""
-    said = output_of(command, script, **more)
+class Exposed(NamedTuple):
+    """Of one training, medians over its steps: seconds without and with communication, what the
+    latter adds to the step before it, and bytes that a rank sends in a step."""
+
+    alone: float
+    whole: float
+    added: float
+    sent: float
+
+
+def exposed(hosts: Hosts, name: str) -> Exposed:
+    """Train on both hosts."""
+    script = TRAININGS[name]
+    env = {"OMPI_MCA_btl": "self,tcp", "GLOO_SOCKET_IFNAME": INTERFACE, "OMP_NUM_THREADS": "1"}
+    if "torch" in script:
+        env |= {"WORLD_SIZE": "2", "MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": "29400"}
+        with ThreadPoolExecutor(2) as both:
+            ranks = [
+                both.submit(output_of, [*hosts.inside(i), sys.executable], script, env, RANK=str(i))
+                for i in range(2)
+            ]
+            said = "".join(rank.result() for rank in ranks)
+    else:
+        command = [*hosts.inside(0), sys.executable, "-m", "everygrad.launch", "-n", "2"]
+        said = output_of([*command, "--hosts", hosts.file], script, env, **hosts.environment)
     found = {
-        kind: statistics.median(float(s) for s in re.findall(rf"\b{kind} ([\d.e-]+)", said))
+        kind: [(float(a), int(b)) for a, b in re.findall(rf"\b{kind} ([\d.e-]+) (\d+)", said)]
         for kind in ("with", "without")
     }
-    return found["without"], found["with"] - found["without"]
+    if not len(found["with"]) == len(found["without"]) == 2 * STEPS:
+        raise RuntimeError(f"{name}: {STEPS} steps of two ranks should be here:\n{said}")
+    pairs = zip(found["with"], found["without"], strict=True)
+    return Exposed(
+        statistics.median(seconds for seconds, _ in found["without"]),
+        statistics.median(seconds for seconds, _ in found["with"]),
+        statistics.median(a - b for (a, _), (b, _) in pairs),
+        statistics.median(count for _, count in found["with"]),
+    )
+
+
+def link_table(rate: str, rounds: int) -> list[str]:
+    """The lines of the table of trainings over a link."""
+    lines = [
+        f"42 MB of gradients between two simulated hosts, whose link carries {rate} in each "
+        f"direction; medians of the steps of a run, of {rounds} runs in turns:",
+        "",
+        "| | run | a step alone, ms | with communication | exposed | MB sent a rank |",
+        "|---|---|---|---|---|---|",
+    ]
+    most = 0.0
+    with two_hosts(rate) as hosts:
+        for i in range(rounds):
+            for name in TRAININGS:
+                found = exposed(hosts, name)
+                most = max(most, found.sent)
+                times = " | ".join(f"{1e3 * seconds:.0f}" for seconds in found[:3])
+                lines.append(f"| {name} | {i + 1} | {times} | {found.sent / 1e6:.1f} |")
+                print(lines[-1], flush=True)
+    bits = float(rate.removesuffix("gbit")) * 1e9 if rate.endswith("gbit") else None
+    if bits is not None:
+        floor = 8e3 * most / bits
+        lines += [
+            "",
+            f"The link takes {floor:.0f} ms for what a rank sends, and the other direction as long "
+            "at the same time. Exposed is what is left of that, and of the time before the first "
+            "bucket is there, behind the rest of backward: a slower step hides more.",
+        ]
+    return lines
 
 
 def measured(command: list[str], script: str) -> tuple[float, float]:
@@ -185,6 +272,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--link", help="a rate, such as 1gbit: needs root")
+    parser.add_argument("--link-rounds", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="write DISTRIBUTED.md")
     given = parser.parse_args()
     ours = [sys.executable, "-m", "everygrad.launch", "-n", "2"]
@@ -200,16 +288,7 @@ def main() -> None:
             f"| {name} | {start:.2f} | {seconds * 1e3:.2f} | {4 * COUNT / seconds / 1e9:.2f} |"
         )
     if given.link:
-        lines += ["", f"42 MB of gradients over a link of {given.link}:", ""]
-        lines += ["| | a step alone, ms | exposed communication, ms |", "|---|---|---|"]
-        with limited_link(given.link) as inside:
-            tcp = {"OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "lo"}
-            found_here = {
-                "everygrad": exposed([*inside, *ours], OUR_TRAINING, **tcp),
-                "PyTorch DDP": exposed([*inside, *theirs], THEIR_TRAINING, GLOO_SOCKET_IFNAME="lo"),
-            }
-        for name, (alone, added) in found_here.items():
-            lines.append(f"| {name} | {alone * 1e3:.0f} | {added * 1e3:.0f} |")
+        lines += ["", *link_table(given.link, given.link_rounds)]
     text = "\n".join(lines)
     print(text)
     if given.write:

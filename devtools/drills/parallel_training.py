@@ -33,10 +33,12 @@ def cases() -> list[tuple[str, Callable[..., list[float]], dict[str, int], tuple
     schedules = ("gpipe", "1f1b", "interleaved")
     for data, model, ranks, schedule in product((1, 2), (1, 2), (1, 2, 4), schedules):
         stages = max(ranks, 4) if schedule == "interleaved" else ranks
-        for level in (0, 1, 2, 3) if data * model * ranks <= 8 else ():
+        levels = (0, 1, 2, 3) if data * model * ranks <= 8 else ()
+        for level, jit in product(levels, (False, True)):
             axes = {"data": data, "pipe": ranks, "model": model}
-            rest = (schedule, 4, stages, level, STEPS)
-            made.append((f"{schedule}, ZeRO {level}", small_gpt.pipeline_losses, axes, rest))
+            rest = (schedule, 4, stages, level, STEPS, jit)
+            name = f"{schedule}, ZeRO {level}, jit {jit}"
+            made.append((name, small_gpt.pipeline_losses, axes, rest))
     return made
 
 

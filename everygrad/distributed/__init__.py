@@ -1,5 +1,6 @@
 """Many processes: meshes of ranks, collectives as ops, and training across them."""
 
+from everygrad.core.nearest import answering as _answering
 from everygrad.distributed.checkpoints import load as load, save as save
 from everygrad.distributed.collectives import (
     Work as Work,
@@ -103,3 +104,5 @@ __all__ = [
     "start_all_reduce",
     "world_size",
 ]
+
+__getattr__ = _answering(__name__)

@@ -12,7 +12,7 @@ from everygrad.core.context import intercepted, tracing
 from everygrad.core.shapes import axis_index
 from everygrad.core.tensor import Tensor, wrap
 from everygrad.dispatch import apply
-from everygrad.distributed.background import Pending
+from everygrad.distributed.background import Pending, Rest
 from everygrad.distributed.calls import Call
 from everygrad.distributed.mesh import Mesh
 from everygrad.distributed.records import (
@@ -175,9 +175,27 @@ def start_all_reduce(x: Tensor, mesh: Mesh, axis: str | None, op: str = "sum") -
     if type(payload) is not ndarray or intercepted():
         made = Pending(lambda: apply(ALL_REDUCE, x.detach(), mesh=mesh, axis=axis, how="sum")._data)
         made.run()
+        made.done.set()
         return Work(made, divisor)
     work = partial(ALL_REDUCE.on_host, payload, mesh=mesh, axis=axis, how="sum", inline=True)
     return Work(mesh.background.submit(work), divisor)
+
+
+def begun_all_reduce(x: Tensor, mesh: Mesh, axis: str | None) -> Tensor | Rest:
+    """The sum of x, or what is left to do of it after its first stage; for a thread that
+    communicates. x is nobody else's: the sum may take its memory."""
+    payload = x._data
+    if type(payload) is not ndarray or intercepted():
+        return all_reduce(x, mesh, axis)
+    owned = payload.flags.writeable
+    made = ALL_REDUCE.on_host(payload, mesh=mesh, axis=axis, how="sum", inline=True, owned=owned)
+    return _wrapped(made)
+
+
+def _wrapped(made: Any) -> Tensor | Rest:
+    if not isinstance(made, Rest):
+        return wrap(made)
+    return Rest(lambda: _wrapped(made.work()))
 
 
 def all_gather(x: Tensor, mesh: Mesh, axis: str | None, dim: int = 0) -> Tensor:

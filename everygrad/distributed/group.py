@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from everygrad.backends.cpu.runtime.pool import empty
+from everygrad.distributed.background import STAGES, Rest
 from everygrad.distributed.calls import Call, around_first_difference, digest
 from everygrad.distributed.carriers.nccl import NcclGroup
 from everygrad.distributed.sums import combined
@@ -36,6 +38,13 @@ class Agreement(NamedTuple):
     calls: int
 
 
+def _joined(parts: Sequence[Any], axis: int) -> Any:
+    """Arrays of one shape behind each other, in memory of the pool."""
+    shape = list(parts[0].shape)
+    shape[axis] *= len(parts)
+    return np.concatenate(parts, axis=axis, out=empty(tuple(shape), parts[0].dtype))
+
+
 class Group:
     """Some ranks of a world, in an order. `name` is the same on all of them."""
 
@@ -46,7 +55,8 @@ class Group:
         self.index = ranks.index(world.rank)
         self.size = len(ranks)
         self.count = 0  # collectives so far
-        self.rounds = 0  # swaps so far
+        self.is_channel = False  # whether what is said here may overlap what is said elsewhere
+        self.rounds = [0] * STAGES  # swaps so far, of each communication thread
         self.nccl: NcclGroup | None = None  # made with the first collective on a GPU
         self.sent: Counter[int] = Counter()  # messages so far, by the place they went to
         self.received: Counter[int] = Counter()
@@ -97,14 +107,22 @@ class Group:
             entry = self.world.ring.begin(f"agreement on {listed.calls} calls over {self.name}")
             self.guarded(entry, lambda: self.agree(listed.text, entry))
 
+    def compare(self, text: str) -> None:
+        """Raise on all ranks unless this is the text of each of them."""
+        if self.size > 1:
+            background = self.world.background
+            entry = self.world.ring.begin(text)
+            work = partial(self.guarded, entry, lambda: self.agree(text, entry))
+            background.after_all(work) if background.busy else work()
+
     # --- collectives on arrays -------------------------------------------------------------------
 
     def run(self, call: Call, array: Any, trusted: bool = False, **params: Any) -> Any:
         """One collective: noted in the ring, agreed on, carried out. What was started before it is
-        carried out first."""
+        carried out first; a channel waits for nobody, whom others there may wait for."""
         background = self.world.background
-        if background.busy:
-            return background.submit(lambda: self.now(call, array, trusted, params)).result()
+        if background.busy and not self.is_channel:
+            return background.after_all(lambda: self.now(call, array, trusted, params))
         return self.now(call, array, trusted, params)
 
     def run_on_gpus(self, call: Call, work: Callable[[], Any], trusted: bool) -> Any:
@@ -118,8 +136,23 @@ class Group:
 
         return self.guarded(entry, agreed)
 
-    def now(self, call: Call, array: Any, trusted: bool, params: dict[str, Any]) -> Any:
+    def now(
+        self,
+        call: Call,
+        array: Any,
+        trusted: bool,
+        params: dict[str, Any],
+        stages: bool = False,
+        owned: bool = False,
+    ) -> Any:
+        """`stages`: of a collective that has several, the first; what is returned is the rest.
+        `owned`: the result may take the memory of the array, which nobody else knows."""
         entry = self.world.ring.begin(str(call))
+        if stages and call.kind == "all_reduce" and self.has_halves(array):
+            if not trusted:
+                self.guarded(entry, lambda: self.agree(str(call), entry), ends=False)
+            owned = owned and array.flags.c_contiguous
+            return Rest(partial(self.first_half, array, entry, params, owned))
 
         def work() -> Any:
             if not trusted and call.kind not in MESSAGES:
@@ -128,8 +161,18 @@ class Group:
 
         return self.guarded(entry, work)
 
-    def guarded(self, entry: dict[str, Any], work: Any) -> Any:
-        """What `work` gives; what it raises is noted, and the ring written."""
+    def first_half(
+        self, x: Any, entry: dict[str, Any], params: dict[str, Any], owned: bool
+    ) -> Rest:
+        """Of an all_reduce, in a thread of its own; what is left is the second half."""
+        work = partial(self.sum_part, x, entry, channel=1, **params)
+        part = self.guarded(entry, work, ends=False)
+        second = partial(self.share_parts, part, x, entry, channel=2, owned=owned)
+        return Rest(partial(self.guarded, entry, second))
+
+    def guarded(self, entry: dict[str, Any], work: Any, ends: bool = True) -> Any:
+        """What `work` gives; what it raises is noted, and the ring written. `ends`: after it the
+        collective is done."""
         try:
             made = work()
         except (PeerLost, CollectiveMismatchError) as error:
@@ -139,20 +182,27 @@ class Group:
         except BaseException as error:
             self.world.ring.end(entry, type(error).__name__)
             raise
-        self.world.ring.end(entry)
+        if ends:
+            self.world.ring.end(entry)
         return made
 
     def swap(
-        self, parts: Sequence[Any], outs: Sequence[Any], entry: dict[str, Any], header: bool = False
+        self,
+        parts: Sequence[Any],
+        outs: Sequence[Any],
+        entry: dict[str, Any],
+        header: bool = False,
+        channel: int = 0,
     ) -> None:
         """Give part i to rank i of the group, and fill outs[i] with what it gives. `header`: small
-        messages that show who is there; what follows them cannot wait for long."""
-        self.rounds += 1
+        messages that show who is there; what follows them cannot wait for long. `channel`: the
+        stage of a collective whose thread this is; its messages pass those of other stages."""
+        self.rounds[channel] += 1
         own = self.index
         if outs[own] is not parts[own]:
             np.copyto(outs[own], parts[own])
         if self.size > 1:
-            self.world.carrier.swap(self, parts, outs, entry, header)
+            self.world.carrier.swap(self, parts, outs, entry, header, channel)
 
     def gathered(self, x: Any, entry: dict[str, Any]) -> list[Any]:
         """x of every rank."""
@@ -160,37 +210,58 @@ class Group:
         self.swap([x] * self.size, outs, entry)
         return outs
 
-    def exchanged(self, parts: Sequence[Any], entry: dict[str, Any]) -> list[Any]:
+    def exchanged(self, parts: Sequence[Any], entry: dict[str, Any], channel: int = 0) -> list[Any]:
         """The part that every rank has for this one; all parts are of one shape."""
         own = parts[self.index]
         outs = [own if i == self.index else empty(own.shape, own.dtype) for i in range(self.size)]
-        self.swap(parts, outs, entry)
+        self.swap(parts, outs, entry, channel=channel)
         return outs
 
+    def combined(self, parts: Sequence[Any], how: str) -> Any:
+        """Parts of all ranks as one; those of other ranks were received here, and are not needed
+        any more."""
+        scratch = parts[int(self.index == 0)] if self.size > 1 else None
+        return combined(parts, how, scratch)
+
     def all_reduce(self, x: Any, entry: dict[str, Any], how: str) -> Any:
-        if x.nbytes <= SMALL or self.size == 1:
+        if not self.has_halves(x):
             return combined(self.gathered(x, entry), how)
-        flat = np.ascontiguousarray(x).reshape(-1)
+        return self.share_parts(self.sum_part(x, entry, how), x, entry)
+
+    def has_halves(self, x: Any) -> bool:
+        """Whether a sum of arrays like x is one of parts, which are then given to all."""
+        return bool(x.nbytes > SMALL) and self.size > 1
+
+    def parts_of(self, flat: Any) -> list[Any]:
         bounds = [flat.size * i // self.size for i in range(self.size + 1)]
-        parts = [flat[a:b] for a, b in pairwise(bounds)]
-        mine = combined(self.exchanged(parts, entry), how)
-        out = empty(flat.shape, x.dtype)
-        self.swap([mine] * self.size, [out[a:b] for a, b in pairwise(bounds)], entry)
+        return [flat[a:b] for a, b in pairwise(bounds)]
+
+    def sum_part(self, x: Any, entry: dict[str, Any], how: str, channel: int = 0) -> Any:
+        """The first half of an all_reduce: this rank's part of the sum."""
+        parts = self.parts_of(np.ascontiguousarray(x).reshape(-1))
+        return self.combined(self.exchanged(parts, entry, channel), how)
+
+    def share_parts(
+        self, mine: Any, x: Any, entry: dict[str, Any], channel: int = 0, owned: bool = False
+    ) -> Any:
+        """The second half: all parts, in the shape of x, and in its memory if it is `owned`."""
+        out = x.reshape(-1) if owned else empty((x.size,), x.dtype)
+        self.swap([mine] * self.size, self.parts_of(out), entry, channel=channel)
         return out.reshape(x.shape)
 
     def all_gather(self, x: Any, entry: dict[str, Any], dim: int) -> Any:
         if any(n != 1 for n in x.shape[:dim]):
-            return np.concatenate(self.gathered(x, entry), axis=dim)
+            return _joined(self.gathered(x, entry), dim)
         out = empty((*x.shape[:dim], x.shape[dim] * self.size, *x.shape[dim + 1 :]), x.dtype)
         self.swap([x] * self.size, np.split(out, self.size, axis=dim), entry)
         return out
 
     def reduce_scatter(self, x: Any, entry: dict[str, Any], dim: int) -> Any:
-        return combined(self.exchanged(np.split(x, self.size, axis=dim), entry), "sum")
+        return self.combined(self.exchanged(np.split(x, self.size, axis=dim), entry), "sum")
 
     def all_to_all(self, x: Any, entry: dict[str, Any], split_dim: int, concat_dim: int) -> Any:
         parts = np.split(x, self.size, axis=split_dim)
-        return np.concatenate(self.exchanged(parts, entry), axis=concat_dim)
+        return _joined(self.exchanged(parts, entry), concat_dim)
 
     def broadcast(self, x: Any, entry: dict[str, Any], source: int) -> Any:
         nothing = np.empty((0,), x.dtype)
@@ -223,7 +294,7 @@ class Group:
     def recv(self, x: Any, entry: dict[str, Any], source: int, text: str) -> Any:
         self.received[source] += 1
         number = self.received[source]
-        out = np.empty(x.shape, x.dtype)
+        out = empty(x.shape, x.dtype)
         said = self.world.carrier.receive(self, source, out, text, number, entry)
         if said != text:
             path = self.world.ring.write("a message is not what was expected")

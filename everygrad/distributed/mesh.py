@@ -87,6 +87,7 @@ class Mesh:
             ranks = tuple(range(self.size)) if axis is None else self.ranks_along(axis)
             name = f"{self!r}.{axis or 'all axes'}"
             found = self._groups[axis] = self._world.group(name, ranks)
+            found.is_channel = bool(self._channel)
         return found
 
     @property

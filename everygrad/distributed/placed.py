@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from everygrad.core.op import Op
 from everygrad.core.shapes import Shape
-from everygrad.core.tensor import Tensor, Wrapped, wrap
+from everygrad.core.tensor import Tensor, Wrapped, shared, wrap
 from everygrad.dispatch import apply
 from everygrad.distributed.placements import (
     Partial,
@@ -48,6 +48,10 @@ class Placed(Wrapped):
         self.placements = placements
         self.value = value
         self.whole = shape
+
+    @property
+    def layout(self) -> PlacedLayout:  # type: ignore[override]  # a class attribute elsewhere
+        return PlacedLayout(self.mesh, self.placements, self.whole)
 
     @property
     def inner(self) -> Tensor:
@@ -92,6 +96,44 @@ class Placed(Wrapped):
         except NoRule:
             made: Any = op.portable(*inputs, **params)
             return made._data
+
+
+class PlacedLayout(NamedTuple):
+    """What a placed tensor is beside its part on this rank: a compiled function knows it, and
+    computes with the parts."""
+
+    mesh: Any
+    placements: tuple[Placement, ...]
+    shape: Shape
+
+    def around(self, part: Tensor) -> Placed:
+        return Placed(self.mesh, self.placements, part, self.shape)
+
+    def of_gradient(self) -> PlacedLayout:
+        """Shards as they are; the gradient of parts that add up is the same for all of them."""
+        kept = tuple(_WHOLE if isinstance(p, Partial) else p for p in self.placements)
+        return self._replace(placements=kept)
+
+    def fitted(self, g: Tensor) -> Tensor:
+        payload = g._data
+        held = payload if isinstance(payload, Placed) else self.of_whole(g)
+        local = held.value
+        names = list(self.mesh.axes)
+        for name, have, want in zip(names, held.placements, self.placements, strict=True):
+            if have != want and (have != _WHOLE or not isinstance(want, Shard)):
+                raise PlacementError(
+                    f"jit: the gradient of a result {list(self.shape)} is {have!r} on mesh axis "
+                    f"{name!r}, and the compiled backward takes {want!r}; call "
+                    f"reshard(g, mesh, {name!r}, {want!r}) first"
+                )
+        if held.placements != self.placements:
+            wanted = dict(zip(names, self.placements, strict=True))
+            held_now = dict(zip(names, held.placements, strict=True))
+            local = _narrowed(local, self.shape, held_now, wanted, self.mesh)
+        return local
+
+    def of_whole(self, x: Tensor) -> Placed:
+        return Placed(self.mesh, (_WHOLE,) * len(self.placements), x, x.shape)
 
 
 class _Level(NamedTuple):
@@ -222,6 +264,24 @@ class _Step(NamedTuple):
 # --- making and reading placed tensors -----------------------------------------------------------
 
 
+def _narrowed(
+    local: Tensor,
+    shape: Shape,
+    held: Mapping[str, Placement],
+    wanted: Mapping[str, Placement],
+    mesh: Any,
+) -> Tensor:
+    """This rank's part of a tensor of `shape` with the placements `wanted`, taken from its larger
+    part with the placements `held`."""
+    coordinates = {name: mesh.coordinate(name) for name in mesh.axes}
+    have = local_box(shape, held, mesh.axes, coordinates)
+    want = local_box(shape, wanted, mesh.axes, coordinates)
+    for axis, ((a, b), (start, stop)) in enumerate(zip(have, want, strict=True)):
+        if (start, stop) != (a, b):
+            local = _cut(local, axis, start - a, stop - a)
+    return local
+
+
 def place(x: Tensor, mesh: Any, placements: Mapping[str, Placement]) -> Tensor:
     """The tensor x, the same on every rank, placed on a mesh: each rank keeps what is its own.
 
@@ -236,13 +296,10 @@ def place(x: Tensor, mesh: Any, placements: Mapping[str, Placement]) -> Tensor:
     [([0, 1, 2], (6,)), ([3, 4, 5], (6,))]
     """
     held = checked_placements("place", mesh, placements, x.ndim)
-    if isinstance(x._data, Placed):
+    if isinstance(shared(x), Placed):
         raise PlacementError("place: this tensor is placed already; use reshard()")
     coordinates = {name: mesh.coordinate(name) for name in mesh.axes}
-    local = x.detach()
-    for axis, (start, stop) in enumerate(local_box(x.shape, held, mesh.axes, coordinates)):
-        if (start, stop) != (0, x.shape[axis]):
-            local = _cut(local, axis, start, stop)
+    local = _narrowed(x.detach(), x.shape, {}, held, mesh)
     for name, placement in held.items():
         if isinstance(placement, Partial) and coordinates[name]:
             local = local.new_zeros(local.shape)  # the first rank has all of it
@@ -278,12 +335,13 @@ def from_local(
 
 def local_value(x: Tensor) -> Tensor:
     """What this rank has of a placed tensor, unconnected; of a plain tensor all of it."""
-    return x._data.value.detach() if isinstance(x._data, Placed) else x.detach()
+    payload = shared(x)
+    return payload.value.detach() if isinstance(payload, Placed) else x.detach()
 
 
 def placements_of(x: Tensor) -> dict[str, Placement]:
     """The placement of a tensor on each mesh axis; empty for a plain tensor."""
-    payload = x._data
+    payload = shared(x)
     if not isinstance(payload, Placed):
         return {}
     return dict(zip(payload.mesh.axes, payload.placements, strict=True))

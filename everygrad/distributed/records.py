@@ -93,7 +93,7 @@ class _Agree(OpFacts):
         for group, calls in texts.items():
             listed = Agreement("\n".join(calls), len(calls))
             if background.busy:
-                background.submit(partial(group.trust, listed)).result()
+                background.after_all(partial(group.trust, listed))
             else:
                 group.trust(listed)
         return x
@@ -163,14 +163,16 @@ class Collective(Kernel):
         axis: str | None,
         trusted: bool = False,
         inline: bool = False,
+        owned: bool = False,
         **more: Any,
     ) -> Any:
         """The collective on a NumPy array. `after`: in a graph, the one before it; `trusted`: the
-        ranks have agreed on it; `inline`: this is the communication thread."""
+        ranks have agreed on it; `inline`: this is the communication thread, which may be given what
+        is left of it to do; `owned`: and the memory of x for the result."""
         call = self.describe(x.shape, FROM_NP[x.dtype], {"mesh": mesh, "axis": axis, **more})
         group, given = mesh.group(axis), self.arguments(call, **more)
         if inline:
-            return group.now(call, x, trusted, given)
+            return group.now(call, x, trusted, given, stages=True, owned=owned)
         return group.run(call, x, trusted, **given)
 
     def arguments(self, call: Call, **more: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ Replicate -> Shard      each keeps its own   Replicate -> Partial    the first h
 from __future__ import annotations
 
 from everygrad.core.shapes import Shape
-from everygrad.core.tensor import Tensor, wrap
+from everygrad.core.tensor import Tensor, shared, wrap
 from everygrad.dispatch import apply
 from everygrad.distributed.collectives import all_gather, all_reduce, all_to_all, reduce_scatter
 from everygrad.distributed.mesh import Mesh
@@ -154,7 +154,7 @@ def reshard(x: Tensor, mesh: Mesh, axis: str, placement: Placement) -> Tensor:
     [0, 1, 2, 3]
     """
     checked_placements("reshard", mesh, {axis: placement}, x.ndim)
-    payload = x._data
+    payload = shared(x)
     if not isinstance(payload, Placed):
         raise PlacementError(f"reshard: a tensor of shape {x.shape} has no placement; use place()")
     if payload.mesh is not mesh:
@@ -172,7 +172,7 @@ def full_value(x: Tensor) -> Tensor:
     >>> full_value(place(eg.arange(4), Mesh({"data": 1}), {"data": Shard(0)})).tolist()
     [0, 1, 2, 3]
     """
-    payload = x._data
+    payload = shared(x)
     if not isinstance(payload, Placed):
         return x.detach()
     made = wrap(payload)

@@ -29,9 +29,10 @@ class Carrier(Protocol):
         outs: Sequence[Any],
         entry: dict[str, Any],
         header: bool,
+        channel: int,
     ) -> None:
         """Give part i to member i of the group; fill outs[i], which is contiguous, with what it
-        gives. This rank's own is in its place already. `header`: as in `Group.swap`."""
+        gives. This rank's own is in its place already. `header`, `channel`: as in `Group.swap`."""
 
     def send(
         self, group: Group, to: int, x: Any, text: str, number: int, entry: dict[str, Any]

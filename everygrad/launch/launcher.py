@@ -7,7 +7,6 @@ by themselves, and what does not end within `PATIENCE` seconds is killed.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -19,17 +18,19 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from everygrad.errors import ArgumentError, DeviceError
+from everygrad.launch.output import Output
 
 PATIENCE = 4.0  # seconds that the other ranks have to end after one failed
 STOPPED = 4.0  # seconds after which a process that is stopped has failed
-_TAG = re.compile(rb"^\[\d+,(\d+)\]<std(?:out|err)>: ?")  # Open MPI's, of each line
-# what costs a second at start, or twice the bytes, in Open MPI's wheel; clusters override it
+# what costs a second at start, twice the bytes, or half of a link (on one TCP connection the two
+# directions take turns), in Open MPI's wheel; clusters override it
 SETTINGS = {
     "OMPI_MCA_mtl": "^ofi",
     "OMPI_MCA_btl": "^ofi,uct",
+    "OMPI_MCA_btl_tcp_links": "4",
     "OMPI_MCA_coll_libnbc_iallreduce_algorithm": "1",
     "PYTHONUNBUFFERED": "1",
 }
@@ -66,9 +67,22 @@ def options(mpiexec: str, job: Job) -> list[str]:
         given += ["--oversubscribe", "--bind-to", "none"]
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             given.append("--allow-run-as-root")
-        return [*given, *(["--hostfile", job.hosts] if job.hosts else [])]
+        if job.hosts:  # mpiexec gives other hosts its own variables alone
+            given += ["--hostfile", job.hosts]
+            for name in forwarded():
+                given += ["-x", name]
+        return given
     given += ["-prepend-rank", "-disable-auto-cleanup"]
     return [*given, *(["-f", job.hosts] if job.hosts else [])]
+
+
+def forwarded() -> list[str]:
+    """The variables that ranks on other hosts need as well."""
+    own = {"EVERYGRAD_LAUNCH_DIR", "EVERYGRAD_ATTEMPT", "EVERYGRAD_CONTROL_ADDRESS"}
+    own.add("EVERYGRAD_LAUNCH_BAR")
+    also = {"PYTHONPATH", *_THREADS} & os.environ.keys()
+    set_ = {name for name in os.environ if name.startswith("EVERYGRAD_")}
+    return sorted({*own, *also, *set_, "PYTHONUNBUFFERED"})
 
 
 def first_host(hosts: str) -> str:
@@ -91,8 +105,11 @@ def environment(job: Job, folder: str, attempt: int) -> dict[str, str]:
             env.setdefault(name, str(max(1, (cores or 1) // job.ranks)))
     else:
         env.setdefault("EVERYGRAD_CONTROL_ADDRESS", first_host(job.hosts))
+        # without it a connection that a dead rank leaves ends the ranks on other hosts as well
+        env.setdefault("OMPI_MCA_mpi_ft_enable", "1")
     env["EVERYGRAD_LAUNCH_DIR"] = folder
     env["EVERYGRAD_ATTEMPT"] = str(attempt)
+    env["EVERYGRAD_LAUNCH_BAR"] = str(int(sys.stderr.isatty()))
     return env
 
 
@@ -110,10 +127,10 @@ class Start:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
+        self.output = Output(self.folder, sys.stderr if sys.stderr.isatty() else None)
         streams = ((self.process.stdout, sys.stdout), (self.process.stderr, sys.stderr))
         self.readers = [
-            threading.Thread(target=show, args=(source, target), daemon=True)
-            for source, target in streams
+            threading.Thread(target=self.output.show, args=both, daemon=True) for both in streams
         ]
         for reader in self.readers:
             reader.start()
@@ -188,6 +205,7 @@ class Start:
                         os.kill(int(pid), signal.SIGKILL)
         for reader in self.readers:
             reader.join(3.0)
+        self.output.draw("")
 
     def forget(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -209,15 +227,6 @@ def _is_ours(pid: int, folder: str) -> bool:
     except OSError:
         return False
     return f"EVERYGRAD_LAUNCH_DIR={folder}".encode() in environ
-
-
-def show(source: IO[bytes] | None, target: Any) -> None:
-    """Print the lines of all ranks, each with its rank in front."""
-    assert source is not None
-    for line in source:
-        shown = _TAG.sub(lambda m: b"[%s] " % m.group(1), line)
-        target.write(shown.decode(errors="replace"))
-        target.flush()
 
 
 def run(job: Job) -> int:

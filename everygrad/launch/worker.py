@@ -6,11 +6,13 @@ file is run by its path and imports nothing of ours: the script begins as soon a
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import sys
 from pathlib import Path
 
+NOTE = "everygrad.launch note "
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _LOCAL = (("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
           ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"))  # fmt: skip
@@ -33,10 +35,14 @@ def share_cores() -> None:
         os.sched_setaffinity(0, cores[mine * share : (mine + 1) * share])
 
 
-def note(state: str, text: str = "") -> None:
-    """Leave word for the launcher."""
+def note(state: str, text: str = "", as_line: bool = False) -> None:
+    """Leave word for the launcher: a file where it can see one, else a line of output, which
+    mpiexec brings to it from other hosts."""
     folder = os.environ.get("EVERYGRAD_LAUNCH_DIR")
-    if folder:
+    if folder and (as_line or not Path(folder).is_dir()):
+        word = json.dumps([state, rank(), text])
+        print(f"{NOTE}{folder} {word}", file=sys.__stderr__, flush=True)
+    elif folder:
         whole = Path(folder) / f"{state}-{rank()}"
         part = whole.with_name(f".{whole.name}")
         part.write_text(text, encoding="utf-8")

@@ -124,10 +124,19 @@ def stages(count: int, mesh: dist.Mesh) -> list[nn.Module]:
 
 
 def pipeline_losses(
-    axes: dict[str, int], schedule: str, microbatches: int, count: int, level: int, steps: int
+    axes: dict[str, int],
+    schedule: str,
+    microbatches: int,
+    count: int,
+    level: int,
+    steps: int,
+    jit: bool,
 ) -> list[float]:
+    """The losses on a mesh with an axis of stages; `jit`: each stage is compiled."""
     mesh = dist.Mesh(axes)
     made: list[Any] = stages(count, mesh)
+    if jit:
+        made = [eg.jit(stage) for stage in made]
     if "data" in axes:
         own = range(mesh.coordinate("pipe"), count, axes["pipe"])
         made = [wrapped(s, mesh, level) if i in own else s for i, s in enumerate(made)]

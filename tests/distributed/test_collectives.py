@@ -391,3 +391,18 @@ def test_one_process_is_a_world() -> None:
     assert x.grad.tolist() == [2.0, 4.0]
     with pytest.raises(eg.errors.ArgumentError, match="from 1 on"):
         dist.run_local(int, 0)
+
+
+def test_a_channel_does_not_wait_for_what_was_started_elsewhere() -> None:
+    """Else ranks that start a sum before and after they talk there wait for each other."""
+
+    def main() -> Any:
+        mesh = dist.Mesh({"r": 2})
+        channel = mesh.channel("aside")
+        x = eg.ones((5000,))
+        early = dist.start_all_reduce(x, mesh, "r") if dist.rank() == 0 else None
+        said = dist.all_gather(eg.tensor([dist.rank()]), channel, "r").tolist()
+        work = early or dist.start_all_reduce(x, mesh, "r")
+        return said, work.wait()[0].item()
+
+    assert dist.run_local(main, 2, timeout=5.0) == [([0, 1], 2.0)] * 2

@@ -13,7 +13,7 @@ import pytest
 import everygrad as eg
 import everygrad.distributed as dist
 from everygrad import nn, optim
-from everygrad.errors import ArgumentError, GradientError, ShapeError
+from everygrad.errors import ArgumentError, CollectiveMismatchError, GradientError, ShapeError
 from everygrad.ops.random.generators import Generator, scoped_generator
 
 RNG = np.random.default_rng(3)
@@ -239,3 +239,34 @@ def test_bad_input_is_named_on_all_ranks() -> None:
 def changed(model: Any) -> None:
     model.module[0].weight = nn.Parameter(eg.ones((6, 5), "float64"))
     model(eg.ones((2, 5), "float64"))
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_batches_of_different_sizes_are_refused_on_all_ranks(level: int) -> None:
+    """Before anything is done; outside of training each rank has what it has."""
+
+    def run() -> list[bool]:
+        mesh = dist.Mesh({"data": 2})
+        model: Any = net()
+        model = dist.shard(model, mesh, "data", level) if level else dist.DataParallel(model, mesh)
+        x = eg.ones((2 + dist.rank(), 5), "float64")
+        with pytest.raises(CollectiveMismatchError, match=r"as many rows on each rank: 3"):
+            model(x)
+        with eg.no_grad():
+            assert model(x).shape == (len(x), 2)
+        assert model.eval()(x).shape == (len(x), 2)
+        model.train()(x[:2]).sum().backward()
+        return [p.grad is not None for p in model.parameters()]
+
+    assert dist.run_local(run, 2) == [[True] * 4] * 2
+
+
+def test_a_pipeline_whose_stage_was_changed_is_refused() -> None:
+    def run() -> bool:
+        pipe = dist.pipeline([nn.Linear(3, 3), nn.Linear(3, 3)], 2, mesh=dist.Mesh({"pipe": 2}))
+        pipe.chunks[0].weight = nn.Parameter(eg.ones((3, 3)))
+        with pytest.raises(ArgumentError, match=r"pipeline: .* wrapped: \d.weight"):
+            pipe.step(nn.functional.mse_loss, eg.ones((4, 3)), eg.ones((4, 3)))
+        return True
+
+    assert dist.run_local(run, 2) == [True] * 2

@@ -23,28 +23,31 @@ DATA: list[tuple[dict[str, int], int, int, bool]] = [
     ({"data": 2}, 0, SHORT, True),
     ({"data": 4}, 0, SHORT, False),
     ({"data": 8}, 0, SHORT, False),
-    ({"data": 2}, 1, SHORT, False),
+    ({"data": 2}, 1, SHORT, True),
     ({"data": 2}, 2, SHORT, True),
     ({"data": 4}, 2, SHORT, False),
     ({"data": 2}, 3, small_gpt.STEPS, False),
     ({"data": 1, "model": 2}, 0, small_gpt.STEPS, False),
     ({"data": 1, "model": 4}, 0, SHORT, False),
     ({"data": 2, "model": 2}, 1, SHORT, False),
-    ({"data": 2, "model": 2}, 3, SHORT, False),
+    ({"data": 2, "model": 2}, 3, SHORT, True),
     ({"data": 1, "model": 2}, 3, SHORT, True),
 ]
-# (mesh, schedule, microbatches, stages, level, steps)
-PIPES: list[tuple[dict[str, int], str, int, int, int, int]] = [
-    ({"pipe": 1}, "gpipe", 4, 1, 0, SHORT),
-    ({"pipe": 1}, "interleaved", 4, 4, 0, SHORT),
-    ({"pipe": 2}, "gpipe", 4, 2, 0, SHORT),
-    ({"pipe": 2}, "1f1b", 4, 2, 0, small_gpt.STEPS),
-    ({"pipe": 4}, "1f1b", 3, 4, 0, SHORT),
-    ({"pipe": 2}, "interleaved", 4, 4, 0, SHORT),
-    ({"data": 2, "pipe": 2}, "1f1b", 2, 2, 0, SHORT),
-    ({"data": 2, "pipe": 2}, "1f1b", 2, 2, 2, SHORT),
-    ({"data": 2, "pipe": 2}, "interleaved", 2, 4, 3, SHORT),
-    ({"data": 2, "pipe": 2, "model": 2}, "1f1b", 2, 2, 3, SHORT),
+# (mesh, schedule, microbatches, stages, level, steps, compiled)
+PIPES: list[tuple[dict[str, int], str, int, int, int, int, bool]] = [
+    ({"pipe": 1}, "gpipe", 4, 1, 0, SHORT, False),
+    ({"pipe": 1}, "interleaved", 4, 4, 0, SHORT, False),
+    ({"pipe": 2}, "gpipe", 4, 2, 0, SHORT, True),
+    ({"pipe": 2}, "1f1b", 4, 2, 0, small_gpt.STEPS, False),
+    ({"pipe": 2}, "1f1b", 4, 2, 0, SHORT, True),
+    ({"pipe": 4}, "1f1b", 3, 4, 0, SHORT, False),
+    ({"pipe": 2}, "interleaved", 4, 4, 0, SHORT, False),
+    ({"pipe": 2}, "interleaved", 4, 4, 0, SHORT, True),
+    ({"data": 2, "pipe": 2}, "1f1b", 2, 2, 0, SHORT, False),
+    ({"data": 2, "pipe": 2}, "1f1b", 2, 2, 2, SHORT, True),
+    ({"data": 2, "pipe": 2}, "interleaved", 2, 4, 3, SHORT, False),
+    ({"data": 2, "pipe": 2, "model": 2}, "1f1b", 2, 2, 3, SHORT, False),
+    ({"data": 2, "pipe": 2, "model": 2}, "1f1b", 2, 2, 3, SHORT, True),
 ]
 
 
@@ -73,6 +76,6 @@ def test_data_and_tensor_parallel(case: tuple[dict[str, int], int, int, bool]) -
 
 
 @pytest.mark.parametrize("case", PIPES, ids=shown)
-def test_pipelines(case: tuple[dict[str, int], str, int, int, int, int]) -> None:
+def test_pipelines(case: tuple[dict[str, int], str, int, int, int, int, bool]) -> None:
     axes, *rest = case
     check(dist.run_local(small_gpt.pipeline_losses, ranks_of(axes), axes, *rest))

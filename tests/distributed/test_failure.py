@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 import everygrad as eg
 from everygrad import distributed as dist
 from everygrad.distributed.calls import LATEST, around_first_difference
+from everygrad.distributed.carriers.mpi import MpiCarrier
 from everygrad.errors import CollectiveMismatchError, PeerLost
 
 
@@ -178,3 +181,35 @@ def test_the_first_difference_of_lists() -> None:
         "rank 0:\n    2: c\n  > 3: d\n    4: e\nrank 1:\n    2: c\n  > 3: d\n    4: e\n"
         "rank 2:\n    2: c\n  > 3: (nothing)"
     )
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_what_mpi_finds_first_is_named_by_the_control_channel(
+    lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that a dead rank closed makes MPI raise before anybody has said who it was. What
+    was not received is not asked after again: MPI would call it done."""
+
+    class MpiError(Exception):
+        pass
+
+    asked: list[Any] = []
+
+    def testall(requests: Any) -> bool:
+        asked.append(requests)
+        if len(asked) > 1:
+            return True
+        raise MpiError
+
+    monkeypatch.setattr("everygrad.distributed.carriers.mpi.GRACE", 0.3)
+    carrier = object.__new__(MpiCarrier)
+    carrier.rank, carrier.failed, carrier.abandoned = 0, None, []
+    carrier.mpi = SimpleNamespace(Exception=MpiError, Request=SimpleNamespace(Testall=testall))
+    control: Any = SimpleNamespace(stuck=None, lost={}, ended={}, waiting=None)
+    carrier.control = control
+    if lost:
+        threading.Timer(0.05, control.lost.update, [{1: "died"}]).start()
+    with pytest.raises(PeerLost if lost else MpiError) as caught:
+        carrier.finish([1], (0, 1), {"step": 7, "call": "all_reduce"}, False, None)
+    assert len(asked) == 1
+    assert not lost or str(caught.value).startswith("rank 1 died")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -12,8 +13,18 @@ from pathlib import Path
 import pytest
 
 from devtools.drills.distributed import KINDS, PHASES, Fault, run_case
+from everygrad.launch import worker
 from everygrad.launch.__main__ import parsed
-from everygrad.launch.launcher import SETTINGS, Job, environment, find_mpiexec, first_host
+from everygrad.launch.launcher import (
+    SETTINGS,
+    Job,
+    environment,
+    find_mpiexec,
+    first_host,
+    options,
+)
+from everygrad.launch.output import Output
+from everygrad.training.progress import Progress
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -109,13 +120,71 @@ def test_what_the_launcher_makes_of_its_arguments(tmp_path: Path) -> None:
     assert env["EVERYGRAD_CONTROL_ADDRESS"] == "first.example"
     assert (env["EVERYGRAD_LAUNCH_DIR"], env["EVERYGRAD_ATTEMPT"]) == ("/folder", "1")
     assert env["OMPI_MCA_btl"] == {**SETTINGS, **os.environ}["OMPI_MCA_btl"]
+    assert env["OMPI_MCA_mpi_ft_enable"] == "1"
     assert "EVERYGRAD_CONTROL_ADDRESS" not in environment(Job(2, "a.py", []), "/folder", 0)
     found = find_mpiexec()
     assert found is not None
     assert Path(found).name == "mpiexec"
+    given = options(found, job)  # mpiexec gives other hosts its own variables alone
+    forwarded = {given[i + 1] for i, word in enumerate(given) if word == "-x"}
+    assert {name for name in env if name.startswith("EVERYGRAD_")} <= forwarded
+    assert "-x" not in options(found, Job(2, "a.py", []))
     for wrong in (["-n", "0", "a.py"], ["-n", "1", "--max-restarts", "-1", "a.py"], ["a.py"]):
         with pytest.raises(SystemExit):
             parsed(wrong)
     done = launch("-n", "2", str(tmp_path / "nowhere.py"))
     assert done.returncode == 2
     assert "there is no script" in done.stderr
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_notes_of_ranks_reach_the_launcher(
+    here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As a file, or from a host that does not see the launcher's folder as a line of output."""
+    folder = tmp_path / "launch"
+    monkeypatch.setenv("EVERYGRAD_LAUNCH_DIR", str(folder))
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
+    if here:
+        folder.mkdir()
+    monkeypatch.setattr("sys.__stderr__", sys.stderr)
+    worker.note("failed", "ValueError: two\nlines")
+    said = capfd.readouterr().err
+    if not here:
+        folder.mkdir()
+        line = f"[1,3]<stderr>: not ended{said}".encode()
+        assert Output(str(folder)).keep_note(line)
+        assert not Output(str(tmp_path)).keep_note(line)  # of another launch
+    assert (folder / "failed-3").read_text(encoding="utf-8") == "ValueError: two\nlines"
+    assert [path.name for path in folder.iterdir()] == ["failed-3"]
+
+
+def test_the_launcher_shows_one_bar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of the first rank, below all lines; lines that come meanwhile stand above it."""
+    monkeypatch.setenv("EVERYGRAD_LAUNCH_DIR", str(tmp_path))
+    monkeypatch.setenv("EVERYGRAD_LAUNCH_BAR", "1")
+    monkeypatch.setattr(Progress, "REDRAWN", 0.0)
+    monkeypatch.setattr("sys.__stderr__", sys.stderr)
+    progress = Progress(4, 0)
+    progress.advance()
+    first = capfd.readouterr().err.encode()
+    progress.advance({"loss": 0.5})
+    second = capfd.readouterr().err.encode()
+    progress.close()
+    end = capfd.readouterr().err.encode()
+    terminal = io.StringIO()
+    output = Output(str(tmp_path), terminal)
+    lines = [first, b"[1,1]<stdout>: hello\n", second, end, b"[1,0]<stdout>: bye\n"]
+    output.show(io.BytesIO(b"".join(lines)), terminal)
+    seen = terminal.getvalue().split("\r\x1b[K")
+    assert [s.partition(",")[0] for s in seen] == [
+        "",
+        "[#####...............] step 1/4",
+        "[1] hello\n[#####...............] step 1/4",
+        "[##########..........] step 2/4",
+    ]
+    assert ", loss 0.5, " in seen[-1]
+    assert seen[-1].endswith("left\n[0] bye\n")
+    assert not list(tmp_path.iterdir())

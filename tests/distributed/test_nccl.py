@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,6 +48,9 @@ class FakeNccl:
     def setDevice(self, number: int) -> None:  # noqa: N802  # CuPy's
         assert number == 0
 
+    def alloc(self, size: int) -> Any:
+        return SimpleNamespace(ptr=size)
+
     def memsetAsync(self, *given: Any) -> None:  # noqa: N802  # CuPy's
         self.calls.append(("memset", given[1:3]))
 
@@ -64,7 +68,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNccl]:
         yield None
 
     monkeypatch.setitem(base._OPEN, DRY, Cuda(DRY, DryDriver()))
-    monkeypatch.setattr(nccl, "library", lambda: (fake, fake))
+    monkeypatch.setattr(nccl, "library", lambda: (fake, fake, fake.alloc))
     monkeypatch.setattr(cuda_device, "on_our_stream", on_no_stream)
     monkeypatch.setattr(library_calls, "on_our_stream", on_no_stream)
     alone = worlds.World(LocalCarrier(Board(1, 5.0), 0), uses_nccl=True)
@@ -128,12 +132,29 @@ def test_in_a_compiled_function(library: FakeNccl) -> None:
     assert places == sorted(places)
 
 
-def test_messages_to_oneself_are_refused(library: FakeNccl) -> None:
+def test_messages_to_oneself_stay_on_the_gpu(library: FakeNccl) -> None:
+    """In the order in which they were sent; no NCCL call is made for them."""
     mesh = dist.Mesh({"pipe": 1})
-    with pytest.raises(eg.errors.DeviceError, match="no message from a rank to itself"):
-        dist.send(eg.ones((2,), device=DRY), mesh, "pipe", to=0)
+    x = eg.ones((2,), device=DRY)
+    dist.send(x, mesh, "pipe", to=0)
+    dist.send(eg.ones((3,), device=DRY), mesh, "pipe", to=0)
+    for size in (2, 3):
+        assert dist.recv(eg.zeros((size,), device=DRY), mesh, "pipe", source=0).shape == (size,)
+    copies = [given[2:4] for name, given in library.calls if name == "memcpyAsync"]
+    assert copies == [(8, 3), (12, 3), (8, 3), (12, 3)]
+    assert not {"send", "recv"} & {name for name, _ in library.calls}
+    dist.send(x, mesh, "pipe", to=0)
+    with pytest.raises(eg.errors.DeviceError, match="12 bytes from itself, and has sent one of 8"):
+        dist.recv(eg.zeros((3,), device=DRY), mesh, "pipe", source=0)
+    dist.recv(x, mesh, "pipe", source=0)
+    with pytest.raises(eg.errors.DeviceError, match="8 bytes from itself, and has sent none"):
+        dist.recv(x, mesh, "pipe", source=0)
+
+
+def test_a_dtype_that_nccl_cannot_sum_is_named(library: FakeNccl) -> None:
+    group = nccl.NcclGroup(dist.Mesh({"pipe": 1}).group("pipe"))
     with pytest.raises(eg.errors.DtypeError, match="NCCL has no"):
-        nccl.NcclGroup(mesh.group("pipe")).number(eg.float16, "all_reduce")
+        group.number(eg.float16, "all_reduce")
 
 
 # --- one rank on every device --------------------------------------------------------------------
@@ -178,6 +199,19 @@ def test_derivatives_of_one_rank(device: str, one_rank: Any) -> None:
     assert x.grad is not None
     assert x.grad.tolist() == [[3.0, 12.0], [27.0, 48.0]]
     assert x.grad.device == x.device
+
+
+def test_messages_of_one_rank(device: str, one_rank: Any) -> None:
+    """What a rank sends itself it receives, and its gradient comes back."""
+    x = eg.tensor([1.0, 2.0], device=device, requires_grad=True)
+    like = eg.zeros((2,), device=device, requires_grad=True)
+    sent = dist.send(x * 2.0, one_rank, "data", to=0)
+    got = dist.recv(like, one_rank, "data", source=0)
+    assert got.tolist() == [2.0, 4.0]
+    (got * got).sum().backward()
+    sent.backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [8.0, 16.0]
 
 
 @pytest.mark.needs("float64")

@@ -9,10 +9,9 @@ import pytest
 
 import everygrad as eg
 import everygrad.distributed as dist
-from everygrad import nn, optim
+from everygrad import nn
 from everygrad.errors import ArgumentError, PlacementError, ShapeError
 from everygrad.ops.random.generators import Generator, scoped_generator
-from tests.distributed import small_gpt
 
 RNG = np.random.default_rng(7)
 WIDE = 96  # of the layers whose memory is counted
@@ -22,57 +21,6 @@ def big() -> nn.Module:
     with scoped_generator(Generator(4)):
         layers = [part for _ in range(3) for part in (nn.Linear(WIDE, WIDE), nn.Tanh())]
         return nn.Sequential(*layers).double()
-
-
-def nbytes(tensors: Any) -> int:
-    """The memory behind tensors: views count as what they are views of, each once."""
-    blocks: dict[int, int] = {}
-    for t in tensors:
-        array = t._data
-        while isinstance(array.base, np.ndarray):
-            array = array.base
-        blocks[array.__array_interface__["data"][0]] = array.nbytes
-    return sum(blocks.values())
-
-
-@pytest.mark.parametrize("level", [0, 1, 2, 3])
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_memory_is_within_a_tenth_of_theory(level: int, ranks: int) -> None:
-    """Parameters, gradients at their most, and the two moments of AdamW, in one rank's memory."""
-    whole = sum(p.size * 8 for p in big().parameters())
-    shared = 1 / ranks
-    theory = {
-        0: whole * (1 + 1 + 2),
-        1: whole * (1 + 1 + 2 * shared),
-        2: whole * (1 + shared + 2 * shared),
-        3: whole * (shared + shared + 2 * shared),
-    }[level]
-
-    def run() -> float:
-        model = small_gpt.wrapped(big(), dist.Mesh({"data": ranks}), level)
-        opt = optim.AdamW(model.parameters(), lr=1e-3)
-        most = 0
-        full = {id(p): p for p in model.module.parameters()}
-        for _ in range(3):
-            opt.zero_grad()
-            loss = model(eg.ones((4, WIDE), "float64")).sum()
-            held: list[int] = []
-
-            def look(leaf: eg.Tensor, held: list[int] = held) -> None:
-                grads = [p.grad for p in full.values() if p.grad is not None]
-                held.append(nbytes(grads))
-
-            with eg.leaf_ready_hook(look):
-                loss.backward()
-            kept = [*model.parameters(), *full.values()]
-            kept += [s for state in opt.state.values() for s in state.values() if s.ndim]
-            own = [p.grad for p in model.parameters() if p.grad is not None]
-            most = nbytes(kept) + max(nbytes(own), max(held) if level < 2 else 0)
-            opt.step()
-        return most / theory
-
-    for share in dist.run_local(run, ranks):
-        assert 0.9 < share < 1.1
 
 
 def test_level_three_keeps_no_whole_parameter_in_the_graph() -> None:

@@ -52,10 +52,11 @@ class LocalCarrier:
         outs: Sequence[Any],
         entry: dict[str, Any],
         header: bool,
+        channel: int,
     ) -> None:
         copies = {id(p): p for p in parts}
         copies = {key: p.copy() for key, p in copies.items()}
-        key = (group.name, group.ranks, group.rounds)
+        key = (group.name, group.ranks, channel, group.rounds[channel], "swap")
         self.post(key, group.index, [copies[id(p)] for p in parts])
         found = self.wait_for(key, group, range(group.size), entry)
         board = self.board

@@ -23,8 +23,11 @@ from everygrad.distributed.group import Group
 from everygrad.errors import CollectiveMismatchError, DeviceError, PeerLost
 
 SPIN = 1e-4  # seconds of asking without a pause
+LONGEST_PAUSE = 2e-4  # seconds between two questions: an exchange takes several answers in turn
 GRACE = 1.5  # seconds for what a rank sent before it ended
 _CHUNK = 1 << 30  # bytes of one message: counts of MPI are 32 bits
+_SWAPS = (0, 3, 4)  # kinds of tags, by the stage of a collective; 1 and 2 are those of messages
+_KINDS = 5
 _STARTED: list[MpiCarrier] = []  # MPI starts once in a process
 
 
@@ -67,8 +70,8 @@ class MpiCarrier:
         found = self.tags.get(group.name)
         if found is None:
             known = blake2b(group.name.encode(), digest_size=8).digest()
-            limit = self.mpi.COMM_WORLD.Get_attr(self.mpi.TAG_UB) // 4
-            found = self.tags[group.name] = int.from_bytes(known, "little") % limit * 4
+            limit = self.mpi.COMM_WORLD.Get_attr(self.mpi.TAG_UB) // _KINDS
+            found = self.tags[group.name] = int.from_bytes(known, "little") % limit * _KINDS
         return found + kind
 
     def swap(
@@ -78,8 +81,9 @@ class MpiCarrier:
         outs: Sequence[Any],
         entry: dict[str, Any],
         header: bool,
+        channel: int,
     ) -> None:
-        tag = self.tag(group, 0)
+        tag = self.tag(group, _SWAPS[channel])
         others = [i for i in range(group.size) if i != group.index]
         requests: list[Any] = []
         for i in others:
@@ -146,17 +150,27 @@ class MpiCarrier:
             while not self.done(requests):
                 waited = time.perf_counter() - begun
                 if waited > SPIN:
-                    pause = min(1e-3, pause + 2e-5)
+                    pause = min(LONGEST_PAUSE, pause + 2e-5)
                     if header and control is not None and waited > 0.2:
                         control.waiting = (entry["step"], entry["call"])
                     self.check(ranks, entry)
                     time.sleep(pause)
-        except BaseException:
+        except BaseException as error:
             self.abandoned.append((requests, buffers))
+            if isinstance(error, self.mpi.Exception):
+                self.name_lost(ranks, entry)
             raise
         finally:
             if control is not None:
                 control.waiting = None
+
+    def name_lost(self, ranks: Sequence[int], entry: dict[str, Any]) -> None:
+        """MPI found a connection closed: raise as soon as the control channel says whose. What was
+        not received must not be asked after again."""
+        until = time.monotonic() + GRACE
+        while time.monotonic() < until:
+            self.check(ranks, entry)
+            time.sleep(1e-3)
 
     def check(self, ranks: Sequence[int], entry: dict[str, Any]) -> None:
         """Raise if a rank is lost, or one of `ranks` has ended, or nobody can go on."""
@@ -199,6 +213,8 @@ def _mpi() -> Any:
     # the wheel's libfabric is probed for a second at start; clusters that need it say so
     os.environ.setdefault("OMPI_MCA_mtl", "^ofi")
     os.environ.setdefault("OMPI_MCA_btl", "^ofi,uct")
+    # on one connection, what is received waits behind what is sent: the directions take turns
+    os.environ.setdefault("OMPI_MCA_btl_tcp_links", "4")
     try:
         import mpi4py
     except ImportError:

@@ -7,6 +7,7 @@ ranks on one GPU, and fixes the order of its sums for each number of ranks and s
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from everygrad.distributed.group import Group
 
 _ID = 128  # bytes of a communicator's id
+_ON_DEVICE = 3  # cudaMemcpyDeviceToDevice
 _TYPES = {
     **{n: f"NCCL_{n.upper()}" for n in ("int8", "uint8", "int32", "uint32", "int64", "uint64")},
     **{"float32": "NCCL_FLOAT32", "float64": "NCCL_FLOAT64"},
@@ -25,10 +27,10 @@ _TYPES = {
 Work = Callable[[int, int, int], None]  # of a stream and the addresses of input and result
 
 
-def library() -> tuple[Any, Any]:
-    """CuPy's modules of NCCL and of the CUDA runtime."""
+def library() -> tuple[Any, Any, Any]:
+    """CuPy's modules of NCCL and of the CUDA runtime, and its allocator."""
     try:
-        from cupy.cuda import nccl, runtime
+        from cupy.cuda import alloc, nccl, runtime
     except ImportError:
         nccl = None
     if nccl is None or not getattr(nccl, "available", True):
@@ -36,15 +38,17 @@ def library() -> tuple[Any, Any]:
             'the carrier "nccl" needs CuPy with NCCL: pip install "everygrad[cuda13]" '
             "nvidia-nccl-cu13 (or cuda12 and cu12)"
         )
-    return nccl, runtime
+    return nccl, runtime, alloc
 
 
 class NcclGroup:
     """The GPUs of a group of ranks."""
 
     def __init__(self, group: Group) -> None:
-        self.nccl, runtime = library()
+        self.nccl, runtime, self.alloc = library()
         self.clear = runtime.memsetAsync
+        self.copy = runtime.memcpyAsync
+        self.to_itself: deque[tuple[int, Any]] = deque()  # messages that were not received yet
         self.group = group
         unique = self.nccl.get_unique_id()  # bytes; before CuPy 14, a tuple of signed ones
         own = bytes(x & 0xFF for x in unique)
@@ -117,21 +121,37 @@ class NcclGroup:
 
         return work
 
-    def other(self, what: str, place: int) -> None:
-        if place == self.group.index:
-            raise DeviceError(f"{what}: NCCL takes no message from a rank to itself")
+    # NCCL takes no message from a rank to itself: such a one is kept in memory of the GPU
+
+    def keep(self, s: int, a: int, count: int) -> None:
+        kept = self.alloc(count)
+        self.copy(kept.ptr, a, count, _ON_DEVICE, s)
+        self.to_itself.append((count, kept))
+
+    def take(self, s: int, b: int, count: int) -> None:
+        if not self.to_itself or self.to_itself[0][0] != count:
+            sent = f"one of {self.to_itself[0][0]} bytes" if self.to_itself else "none"
+            raise DeviceError(
+                f"recv: rank {self.group.world.rank} receives a message of {count} bytes from "
+                f"itself, and has sent {sent}"
+            )
+        _, kept = self.to_itself.popleft()
+        self.copy(b, kept.ptr, count, _ON_DEVICE, s)  # on the stream that its memory returns to
 
     def send(self, x: Any, out: Any, to: int) -> Work:
         count, byte = x.size * x.dtype.itemsize, self.nccl.NCCL_UINT8
-        self.other("send", to)
 
         def work(s: int, a: int, b: int) -> None:
             self.clear(b, 0, out.size * out.dtype.itemsize, s)  # the 0 that stands for it
-            self.comm.send(a, count, byte, to, s)
+            if to == self.group.index:
+                self.keep(s, a, count)
+            else:
+                self.comm.send(a, count, byte, to, s)
 
         return work
 
     def recv(self, x: Any, out: Any, source: int) -> Work:
         count, byte = x.size * x.dtype.itemsize, self.nccl.NCCL_UINT8
-        self.other("recv", source)
+        if source == self.group.index:
+            return lambda s, a, b: self.take(s, b, count)
         return lambda s, a, b: self.comm.recv(b, count, byte, source, s)

@@ -15,10 +15,14 @@ from typing import Any, NamedTuple
 from everygrad.autograd.modes import no_grad
 from everygrad.core.context import tracing
 from everygrad.core.tensor import Tensor
+from everygrad.distributed.background import Rest
 from everygrad.errors import ArgumentError
 from everygrad.nn.parameter import Parameter
 
 BUCKET_BYTES = 25 * 2**20
+FEWEST_BYTES = 2**20  # of a bucket: smaller ones take longer for as many bytes
+BUCKETS = 8  # that gradients are shared among, within these limits: the first starts early
+IN_FLIGHT = 3  # buckets: one in each of two stages, and the next, so that the link never waits
 
 
 class Named(NamedTuple):
@@ -41,10 +45,12 @@ class Bucket:
 
 
 def make_buckets(named: Sequence[Named], limit: int) -> list[Bucket]:
-    """The parameters, last ones first, in buckets of at most `limit` bytes; a larger parameter has
-    one for itself."""
+    """The parameters, last ones first, in about `BUCKETS` buckets of at most `limit` bytes; a
+    larger parameter has one for itself."""
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         raise ArgumentError(f"bucket_bytes must be a positive integer, got {limit!r}")
+    total = sum(p.size * p.dtype.itemsize for _, p in named)
+    limit = min(limit, max(FEWEST_BYTES, total // BUCKETS))
     made: list[Bucket] = []
     group: list[Named] = []
     nbytes = 0
@@ -65,29 +71,41 @@ def make_buckets(named: Sequence[Named], limit: int) -> list[Bucket]:
 
 
 class Lane:
-    """One thread that communicates, in the order in which it is asked. Unlike the rank's background
-    thread it may wait for a rank that waits for this one: what is sent and what is awaited here
-    goes through channels of its own."""
+    """Threads that communicate, in the order in which they are asked: one for each stage of what
+    is done (`Rest`). Unlike the rank's background threads they may wait for a rank that waits for
+    this one: what is sent and what is awaited here goes through channels of its own."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._pool: ThreadPoolExecutor | None = None
+        self._pools: list[ThreadPoolExecutor] = []
 
     def start(self, work: Callable[[], Any], device: str = "cpu") -> Future[Any]:
         """Run `work` in this context's name; at once, where a function is traced, or on a device
         that has a queue of its own."""
+        done: Future[Any] = Future()
         if tracing.get() is not None or device != "cpu":
-            done: Future[Any] = Future()
             done.set_result(work())
             return done
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix=self.name)
-        return self._pool.submit(copy_context().run, work)
+        self._submit(0, done, work)
+        return done
 
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
-            self._pool = None
+    def _submit(self, stage: int, done: Future[Any], work: Callable[[], Any]) -> None:
+        if stage == len(self._pools):
+            name = f"{self.name}-{stage}"
+            self._pools.append(ThreadPoolExecutor(1, thread_name_prefix=name))
+        self._pools[stage].submit(copy_context().run, self._carry_out, stage, done, work)
+
+    def _carry_out(self, stage: int, done: Future[Any], work: Callable[[], Any]) -> None:
+        if stage == 0 and not done.set_running_or_notify_cancel():
+            return
+        try:
+            made = work()
+            if isinstance(made, Rest):
+                self._submit(stage + 1, done, made.work)
+            else:
+                done.set_result(made)
+        except BaseException as error:  # raised where it is waited for
+            done.set_exception(error)
 
 
 class Reduction:
@@ -108,6 +126,7 @@ class Reduction:
         self.prepare = prepare
         self.reduce = reduce
         self.finish = finish
+        self.in_flight = IN_FLIGHT
         self.lane = Lane("everygrad-gradients")
         self.home = {id(h.parameter): b for b in self.buckets for h in b.held}
         self.armed = False
@@ -139,6 +158,8 @@ class Reduction:
         for bucket in self.buckets[len(self.started) :]:
             if not bucket.is_complete:
                 return
+            if len(self.started) >= self.in_flight:  # else all gradients would lie here twice
+                self.started[-self.in_flight][1].result()
             with no_grad():
                 flat = self.prepare(bucket)
             self.started.append((bucket, self.lane.start(self.reducing(bucket, flat), flat.device)))

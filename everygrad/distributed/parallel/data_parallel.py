@@ -15,7 +15,8 @@ from everygrad.autograd.modes import is_grad_enabled, no_grad
 from everygrad.autograd.trees import flatten
 from everygrad.core.context import tracing
 from everygrad.core.tensor import Tensor, stand_in
-from everygrad.distributed.collectives import all_reduce, broadcast
+from everygrad.distributed.background import Rest
+from everygrad.distributed.collectives import all_reduce, begun_all_reduce, broadcast
 from everygrad.distributed.mesh import Mesh
 from everygrad.distributed.parallel.buckets import (
     BUCKET_BYTES,
@@ -44,6 +45,17 @@ class _State:
         self.sizes: list[int] | None = None  # rows of each rank, inside join()
         self.unused: tuple[str, ...] = ()
         self.warned: set[tuple[str, ...]] = set()
+
+
+def refuse_changes(what: str, module: Module, then: dict[str, Parameter]) -> None:
+    """Raise where a module's parameters are not those that it had."""
+    now = dict(module.named_parameters())
+    if now.keys() != then.keys() or any(now[k] is not then[k] for k in now):
+        names = sorted(k for k in {*now, *then} if now.get(k) is not then.get(k))
+        raise ArgumentError(
+            f"{what}: the module was changed after it was wrapped: {', '.join(names)}; change it "
+            f"first, or wrap it anew"
+        )
 
 
 class BatchParallel(Module):
@@ -102,15 +114,18 @@ class BatchParallel(Module):
         whole = self.ranks * rows if sizes is None else sum(sizes)
         return sharded_draws(0, first, rows, whole)
 
+    def check_rows(self, rows: int | None) -> None:
+        """Refuse batches of different sizes, on all ranks: a mean of their gradients is not that of
+        the whole batch. Outside of training, and in a compiled function, they are not compared."""
+        trains = self.training and is_grad_enabled()
+        if rows is not None and trains and tracing.get() is None:
+            cure = "; others train inside `with model.join(step):`" * isinstance(self, DataParallel)
+            what = f"forward of {type(self).__name__} on as many rows on each rank"
+            self.mesh.group(self.axis).compare(f"{what}: {rows}{cure}")
+
     def check_unchanged(self) -> None:
         """Refuse a module whose parameters are not those that it had."""
-        now, then = dict(self.module.named_parameters()), self._everything
-        if now.keys() != then.keys() or any(now[k] is not then[k] for k in now):
-            names = sorted(k for k in {*now, *then} if now.get(k) is not then.get(k))
-            raise ArgumentError(
-                f"{type(self).__name__}: the module was changed after it was wrapped: "
-                f"{', '.join(names)}; change it first, or wrap it anew"
-            )
+        refuse_changes(type(self).__name__, self.module, self._everything)
 
     def share_buffers(self) -> None:
         """Give all ranks the first one's buffers."""
@@ -185,6 +200,8 @@ class DataParallel(BatchParallel):
         trains = is_grad_enabled()
         if state.joining and trains and state.syncs:
             state.sizes = self._exchange(rows or 0)
+        elif state.syncs:
+            self.check_rows(rows)
         if self.training and self.broadcast_buffers:
             self.share_buffers()
         with self.drawing(rows):
@@ -274,11 +291,13 @@ class DataParallel(BatchParallel):
             used = g is not None and id(p) in bucket.ready and weight > 0
             part = zeros_like(p) if g is None or not used else g * weight
             parts.append(part.reshape(-1))
+            if used:  # its mean takes its place; until then it would lie here twice
+                p.grad = None
             flags.append(ones((1,), p.dtype, p.device) if used else zeros((1,), p.dtype, p.device))
         return concat([*parts, *flags])
 
-    def _reduce(self, bucket: Bucket, flat: Tensor) -> Tensor:
-        return all_reduce(flat, self._lane_mesh, self.axis)
+    def _reduce(self, bucket: Bucket, flat: Tensor) -> Tensor | Rest:
+        return begun_all_reduce(flat, self._lane_mesh, self.axis)
 
     def _finish(self, bucket: Bucket, flat: Tensor) -> None:
         shapes = [p.shape for _, p in bucket.held]

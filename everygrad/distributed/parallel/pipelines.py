@@ -17,7 +17,11 @@ from everygrad.core.tensor import Tensor
 from everygrad.distributed.collectives import broadcast, recv, send
 from everygrad.distributed.mesh import Mesh
 from everygrad.distributed.parallel.buckets import Lane
-from everygrad.distributed.parallel.data_parallel import BatchParallel, DataParallel
+from everygrad.distributed.parallel.data_parallel import (
+    BatchParallel,
+    DataParallel,
+    refuse_changes,
+)
 from everygrad.distributed.parallel.schedules import SCHEDULES, acts_of
 from everygrad.distributed.placements import extent
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
@@ -68,6 +72,7 @@ class Pipeline(Module):
         self._lane = Lane("everygrad-pipeline")
         self._here: dict[tuple[str, int], deque[Tensor]] = {}  # between two stages of this rank
         self._kinds: dict[Any, tuple[Shape, Any]] = {}  # of what arrives, by what began
+        self._everything = dict(self.named_parameters())
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True
@@ -105,6 +110,7 @@ class Pipeline(Module):
         """
         if tracing.get() is not None:
             raise ArgumentError("pipeline: step() talks to other ranks by turns; call it eagerly")
+        refuse_changes("pipeline", self, self._everything)
         rows = self._rows(x)
         spans = [extent(rows, self.microbatches, i) for i in range(self.microbatches)]
         run = _Run(self, loss, x, y, spans)

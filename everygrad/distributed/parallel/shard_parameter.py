@@ -51,6 +51,12 @@ class ShardParameter(Parameter):
         return made
 
 
+def own_memory(x: Tensor) -> Tensor:
+    """The same value in memory of its own: a view, which is what `clone` gives, would keep all that
+    it is a view of, and an optimiser would go on writing there."""
+    return x.detach() * 1
+
+
 def whole_box(shape: Shape) -> Box:
     """All of a tensor."""
     return tuple((0, n) for n in shape)

@@ -23,7 +23,7 @@ from everygrad.distributed.parallel.exchange import (
     sum_of_shards,
     summed_gradient,
 )
-from everygrad.distributed.parallel.shard_parameter import Box, ShardParameter
+from everygrad.distributed.parallel.shard_parameter import Box, ShardParameter, own_memory
 from everygrad.distributed.placements import Placement, Replicate, Shard, extent
 from everygrad.errors import ArgumentError, PlacementError, ShapeError
 from everygrad.nn import functional as F
@@ -60,7 +60,7 @@ def _sharded(
     boxes: list[Box] = [
         tuple(span if i == dim else (0, n) for i, n in enumerate(p.shape)) for span in stretches
     ]
-    return ShardParameter(here.clone(), mesh, (axis,), p.shape, boxes, p.requires_grad)
+    return ShardParameter(own_memory(here), mesh, (axis,), p.shape, boxes, p.requires_grad)
 
 
 class ColumnParallelLinear(Module):

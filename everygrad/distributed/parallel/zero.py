@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import CAREFUL, _Mode, _recording, is_grad_enabled, no_grad
@@ -20,6 +21,7 @@ from everygrad.autograd.saved_tensor_hooks import Recorder, recorder
 from everygrad.core.context import tracing
 from everygrad.core.scopes import Settings
 from everygrad.core.tensor import Tensor, shared
+from everygrad.distributed.background import Rest
 from everygrad.distributed.collectives import all_gather, reduce_scatter
 from everygrad.distributed.mesh import Mesh
 from everygrad.distributed.parallel.buckets import BUCKET_BYTES, Bucket, pieces
@@ -27,6 +29,7 @@ from everygrad.distributed.parallel.data_parallel import BatchParallel, DataPara
 from everygrad.distributed.parallel.shard_parameter import (
     ShardParameter,
     box_size,
+    own_memory,
     stretch_of_all,
     whole_box,
 )
@@ -62,7 +65,7 @@ def _part(name: str, p: Parameter, mesh: Mesh, axis: str) -> _Part:
     else:
         axes, whole, boxes = (axis,), p.shape, (whole_box(p.shape),)
     boxes = tuple(stretch_of_all(boxes, start, stop))
-    made = ShardParameter(here.clone(), mesh, axes, whole, boxes, p.requires_grad)
+    made = ShardParameter(own_memory(here), mesh, axes, whole, boxes, p.requires_grad)
     return _Part(name, made, p.shape, size, chunk)
 
 
@@ -119,6 +122,8 @@ class ShardedState(DataParallel):
     ) -> None:
         super().__init__(module, mesh, axis, bucket_bytes)
         self.level = level
+        if level == 2:  # a reduce_scatter has one stage: one is exchanged, and the next is ready
+            self._reduction.in_flight = 2
         self._parts = {id(p): _part(name, p, mesh, axis) for name, p in self._trained}
         self._fresh = _Fresh()
 
@@ -175,7 +180,7 @@ class ShardedState(DataParallel):
             p.grad = None
         return concat(rows, 1).reshape(-1)
 
-    def _reduce(self, bucket: Bucket, flat: Tensor) -> Tensor:
+    def _reduce(self, bucket: Bucket, flat: Tensor) -> Tensor | Rest:
         if self.level == 1:
             return super()._reduce(bucket, flat)
         return reduce_scatter(flat, self._lane_mesh, self.axis)
@@ -207,7 +212,7 @@ class ShardedState(DataParallel):
         for p in self.module.parameters():
             if (part := self._parts.get(id(p))) is not None:
                 rows = _in_chunks(p.detach(), part, self.ranks)
-                here = rows[self.mesh.coordinate(self.axis)].clone()
+                here = own_memory(rows[self.mesh.coordinate(self.axis)])
                 part.shard.rebind(here._data, part.shard._node)
         self._fresh.stale = False
         return loaded
@@ -237,6 +242,7 @@ class _Layer:
         self.module = module
         self.parts = tuple(parts)
         self.inside = module.forward
+        self.awaited: WeakSet[_Dropped] = WeakSet()  # nodes that will ask for the parameters again
 
     def gather(self) -> list[Tensor]:
         """The whole parameters; their gradients are summed into the shards."""
@@ -274,15 +280,19 @@ class _Layer:
 class _Dropped:
     """Stands in a node for saved values of which some are parameters to be gathered again."""
 
-    __slots__ = ("layer", "places", "values")
+    __slots__ = ("__weakref__", "layer", "places", "values")
 
     def __init__(self, layer: _Layer, values: tuple[Any, ...], places: dict[int, int]) -> None:
         self.layer = layer
         self.values = values
         self.places = places
+        layer.awaited.add(self)
 
     def fulfil(self, node: Node) -> None:
         found = self.layer.again()
+        self.layer.awaited.discard(self)
+        if not self.layer.awaited:  # nobody else will ask
+            self.layer.owner.latest.pop(self.layer, None)
         node.saved = tuple(
             found[self.places[i]] if i in self.places else v for i, v in enumerate(self.values)
         )
@@ -356,10 +366,12 @@ class ShardedParameters(BatchParallel):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self.check_unchanged()
+        rows = rows_of(args, kwargs)
+        self.check_rows(rows)
         self.latest.clear()
         if self.training and self.broadcast_buffers:
             self.share_buffers()
-        with self.drawing(rows_of(args, kwargs)):
+        with self.drawing(rows):
             return self.module(*args, **kwargs)
 
     @contextmanager
@@ -384,7 +396,7 @@ class ShardedParameters(BatchParallel):
             if part.name in values:
                 given = tensor(values[part.name], part.shard.dtype, part.shard.device)
                 here = _in_chunks(given, part, self.ranks)[self.mesh.coordinate(self.axis)]
-                part.shard.rebind(here.clone()._data, part.shard._node)
+                part.shard.rebind(own_memory(here)._data, part.shard._node)
         for name, b in self.module.named_buffers():
             if name in values:
                 b.rebind(tensor(values[name], b.dtype, b.device)._data, None)
