@@ -1,4 +1,7 @@
-"""Run the zoo, or the architectures named: python -m devtools.zoo [NAME ...]"""
+"""Run the zoo, or the architectures named: python -m devtools.zoo [NAME ...]
+
+With --times, how long twelve of them take beside inductor.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ import torch
 from devtools.zoo.check import check
 from devtools.zoo.report import PAGE, page
 from devtools.zoo.table import CASES
+from devtools.zoo.timed_cases import CASES as TIMED
+from devtools.zoo.times import STAGES, measure
 
 
 def arguments() -> argparse.Namespace:
@@ -20,16 +25,23 @@ def arguments() -> argparse.Namespace:
         "names", nargs="*", help="architectures; none: all, and the page is written"
     )
     parser.add_argument("--list", action="store_true", help="say which there are")
+    parser.add_argument("--times", action="store_true", help="time it beside inductor")
+    parser.add_argument("--stage", choices=STAGES, help="of --times (default: both)")
     parser.add_argument("--threads", type=int, default=2, help="of PyTorch (default: 2)")
     return parser.parse_args()
 
 
 def main() -> int:
     options = arguments()
-    unknown = [name for name in options.names if name not in CASES]
+    cases = TIMED if options.times else CASES
+    unknown = [name for name in options.names if name not in cases]
     if unknown or options.list:
-        print(f"there are {', '.join(CASES)}")
+        print(f"there are {', '.join(cases)}")
         return bool(unknown)
+    if options.times:
+        stages = [options.stage] if options.stage else STAGES
+        measure(options.names or TIMED, stages, options.threads)
+        return 0
     logging.getLogger("transformers").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=UserWarning)  # the libraries' own
     warnings.filterwarnings("ignore", category=FutureWarning)

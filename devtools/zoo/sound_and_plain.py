@@ -64,18 +64,15 @@ class Translator(nn.Module):
 
 
 class UNet(nn.Module):
-    """Two levels down, two levels up, joined across."""
+    """Two levels down, two levels up, joined across; `width`: channels, in multiples of 8."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 1) -> None:
         super().__init__()
-        self.down1, self.down2, self.bottom = (
-            self.level(3, 8),
-            self.level(8, 16),
-            self.level(16, 32),
-        )
-        self.up2, self.up1 = nn.ConvTranspose2d(32, 16, 2, 2), nn.ConvTranspose2d(16, 8, 2, 2)
-        self.level2, self.level1 = self.level(32, 16), self.level(16, 8)
-        self.head = nn.Conv2d(8, 4, 1)
+        a, b, c = 8 * width, 16 * width, 32 * width
+        self.down1, self.down2, self.bottom = self.level(3, a), self.level(a, b), self.level(b, c)
+        self.up2, self.up1 = nn.ConvTranspose2d(c, b, 2, 2), nn.ConvTranspose2d(b, a, 2, 2)
+        self.level2, self.level1 = self.level(c, b), self.level(b, a)
+        self.head = nn.Conv2d(a, 4, 1)
 
     def level(self, before: int, behind: int) -> nn.Module:
         return nn.Sequential(

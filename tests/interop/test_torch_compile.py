@@ -441,6 +441,43 @@ def test_several_threads_call_one_model():
     assert not faults
 
 
+def test_several_threads_train_at_several_sizes(caplog):
+    """Each thread has its own sizes, some of which others have too; each set of sizes is compiled
+    once, by whichever thread comes first."""
+    model = _mlp().double()
+    call = compiled(model, dynamic=True)
+    sizes = [[2, 3, 5], [3, 5, 7], [7, 2, 9], [9, 4, 3]]
+    given = {n: torch.randn(n, 4).double() for n in {*itertools.chain(*sizes)}}
+
+    def gradients(run, x):
+        out = run(x)
+        found = torch.autograd.grad(out.square().sum(), list(model.parameters()))
+        return [out.detach(), *found]
+
+    want = {n: gradients(model, x) for n, x in given.items()}
+    gradients(call, given[2])  # Dynamo makes its graph
+    faults = []
+
+    def work(numbers):
+        try:
+            for n in numbers * 4:
+                assert_same(gradients(call, given[n]), want[n])
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=work, args=(numbers,)) for numbers in sizes]
+    with caplog.at_level(logging.INFO, "everygrad.torch"):
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    assert not faults
+    lines = [r.getMessage() for r in caplog.records if r.name == "everygrad.torch"]
+    told = [line.partition("sizes ")[2].partition("],")[0] for line in lines]
+    assert told
+    assert max(map(told.count, told)) <= 2  # a graph of forward, and one of backward
+
+
 def test_the_backend_is_found_by_its_name(tmp_path):
     root = Path(__file__).parents[2]
     declared = (root / "pyproject.toml").read_text()

@@ -25,7 +25,7 @@ from everygrad.interop.torch.aten.table import HANDLERS
 from everygrad.interop.torch.compiled import CompiledGraph
 from everygrad.interop.torch.graph import _PLAIN, DTYPES, overload
 from everygrad.interop.torch.recurrent import keep_whole
-from everygrad.interop.torch.sizes import is_symbolic, sizes_of, with_sizes
+from everygrad.interop.torch.sizes import has_symbols, is_symbolic, sizes_of, with_sizes
 from everygrad.interop.torch.versions import torch_name
 
 _aot_autograd = torch_name("torch._dynamo.backends.common.aot_autograd")
@@ -62,7 +62,7 @@ def everygrad(
             bw_compiler=compiler,
             inference_compiler=compiler,
             decompositions=decompositions(),
-            partition_fn=_partition,
+            partition_fn=partition,
         )(module, inputs)
 
 
@@ -104,6 +104,36 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 # What PyTorch's own rules leave over
 _OWN: dict[Any, Callable[..., Any]] = {torch.ops.prims.fma.default: lambda x, y, z: x * y + z}
+
+
+def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+    """A joint graph of forward and backward as two, by PyTorch's own rule. What backward's nodes
+    are given but do not read here is not saved, nor computed: the logarithms of attention's sums
+    would be a product of all queries and keys, and places of maxima a second pooling."""
+    support = Support(device_of(joint))
+    for node in list(joint.graph.nodes):
+        handler = HANDLERS.get(overload(node.target)) if node.op == "call_function" else None
+        if handler is not None and handler.unread and support.why_not(node) is None:
+            leave_unread(node, handler.unread)
+    joint.recompile()
+    return _partition(joint, inputs, **options)
+
+
+def leave_unread(node: Node, places: Sequence[int]) -> None:
+    """Zeros of the same kind for these arguments of a node. Symbolic sizes stay as they are."""
+    for i in places:
+        given = node.args[i] if i < len(node.args) else None
+        value = given.meta.get("val") if isinstance(given, Node) else None
+        if not isinstance(value, torch.Tensor) or has_symbols(value):
+            continue
+        with node.graph.inserting_before(node):
+            made = node.graph.call_function(
+                torch.ops.aten.full.default,
+                (list(value.shape), 0),
+                {"dtype": value.dtype, "device": value.device},
+            )
+        made.meta = {**node.meta, "val": value}
+        node.update_arg(i, made)
 
 
 # --- what runs here, and what does not -----------------------------------------------------------

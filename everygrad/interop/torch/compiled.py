@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 
 from everygrad import dtypes
 from everygrad._jit.buffers import Buffer, BufferFunction, compile_buffers
+from everygrad.backends import base
 from everygrad.core.tensor import Tensor
 from everygrad.interop.torch import cuda
 from everygrad.interop.torch.graph import DTYPES, Program
@@ -62,7 +63,8 @@ class CompiledGraph:
     def __init__(self, module: GraphModule, device: str) -> None:
         self._boxed_call = True  # an instance's: wrappers copy those alone
         self.program = Program(module)
-        self.device = device
+        # as tensors name it: "cuda" where PyTorch says "cuda:0"
+        self.device = getattr(base.get(device), "device", device)
         nodes = list(module.graph.nodes)
         self.placeholders = [n for n in nodes if n.op == "placeholder"]
         self.held = [operator.attrgetter(n.target)(module) for n in nodes if n.op == "get_attr"]

@@ -13,12 +13,14 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from everygrad._jit.buffers import BufferFunction
 from everygrad.backends import base
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.dlpack import capsule
 from everygrad.backends.cuda.driver.memory import Storage
+from everygrad.core.shapes import size_of
 from everygrad.interop.torch.exchange import from_tensor
 from everygrad.interop.torch.graph import DTYPES
 
@@ -43,7 +45,7 @@ def run(
     if state is not None:
         payloads.append(state.numpy().view("uint32"))
     driver.order(theirs, driver.stream)
-    results = function.on_payloads(payloads)
+    results = [backend.contiguous(a) for a in function.on_payloads(payloads)]
     driver.order(driver.stream, theirs)
     # memory that PyTorch gives back may still be read by what its stream holds
     done = partial(driver.order, theirs, driver.stream)
@@ -57,18 +59,27 @@ def payload(backend: Any, t: torch.Tensor, buffer: Any) -> Any:
     """A buffer of ours on a tensor's memory, which it holds. A number on the CPU stays there: the
     compiled function copies it."""
     dtype = buffer.dtype.np
-    if t.device.type == "cpu":
+    if not on_gpu(t):
         return from_tensor(t)._data.reshape(buffer.shape)
     if not t.numel():
         return CudaArray(backend.device, buffer.shape, dtype, None)
-    size = t.untyped_storage().nbytes() - t.storage_offset() * dtype.itemsize
+    # a slice ends before its buffer does: how much is there to read is said by the storage
+    size = min(
+        size_of(buffer.shape) * dtype.itemsize,
+        t.untyped_storage().nbytes() - t.storage_offset() * dtype.itemsize,
+    )
     storage = Storage(backend.gpu, t, t.data_ptr(), size)
     return CudaArray(backend.device, buffer.shape, dtype, storage)
 
 
+def on_gpu(t: torch.Tensor) -> bool:
+    return t.is_cuda
+
+
 def tensor(backend: Any, array: CudaArray, made: Any, done: Callable[[], None]) -> torch.Tensor:
-    """A result as PyTorch's tensor, which holds its memory; `done` is called when it is freed."""
-    dtype = DTYPES[made.dtype]
-    shared = torch.utils.dlpack.from_dlpack(capsule(array, dtype, backend.dlpack_device, done))
-    out = torch.as_strided(shared, made.size, made.stride)
+    """A result as PyTorch's tensor, which holds its memory; `done` is called when it is freed. The
+    capsule has the strides: a tensor that `as_strided` gave would be a view, which PyTorch lets
+    nobody write to in its graph."""
+    seen = array.view(made.size, made.stride, array.offset)
+    out = from_dlpack(capsule(seen, DTYPES[made.dtype], backend.dlpack_device, done))
     return out.cpu() if made.node.meta["val"].device.type == "cpu" else out

@@ -16,10 +16,11 @@ _NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 def is_symbolic(module: GraphModule) -> bool:
     """Whether a size of any value in the graph is a symbol."""
     values = [n.meta.get("val") for n in module.graph.nodes]
-    return any(map(_has_symbols, pytree.tree_leaves(values)))
+    return any(map(has_symbols, pytree.tree_leaves(values)))
 
 
-def _has_symbols(value: Any) -> bool:
+def has_symbols(value: Any) -> bool:
+    """Whether a value is a symbol, or a tensor of symbolic sizes."""
     if isinstance(value, torch.Tensor):
         strides = value.stride() if value.layout is torch.strided else ()
         return any(isinstance(n, torch.SymInt) for n in (*value.shape, *strides))

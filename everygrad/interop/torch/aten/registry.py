@@ -31,6 +31,7 @@ class Handler:
     Result, or a list of them (None for an output that is no tensor). `wants_inputs`: called with
     `inputs=`, the Results of the tensors among its arguments, in order. `wants_device`: called with
     `device=`, where the program's inputs are. `refused`: why no program may hold this overload.
+    `unread`: arguments, by position, that PyTorch's kernel needs and the function does not read.
     """
 
     function: Callable[..., Any]
@@ -39,6 +40,7 @@ class Handler:
     wants_inputs: bool = False
     wants_device: bool = False
     refused: str = ""
+    unread: tuple[int, ...] = ()
 
 
 HANDLERS: dict[str, Handler] = {}
@@ -51,6 +53,7 @@ def aten(
     wants_inputs: bool = False,
     wants_device: bool = False,
     refused: str = "",
+    unread: tuple[int, ...] = (),
 ) -> Callable[[Function], Function]:
     """Enter a function into the table as the overloads named, such as "add.Tensor".
 
@@ -62,7 +65,7 @@ def aten(
             whole = name if "::" in name else f"aten::{name}"
             assert whole not in HANDLERS, whole
             HANDLERS[whole] = Handler(
-                function, promotes, wants_result, wants_inputs, wants_device, refused
+                function, promotes, wants_result, wants_inputs, wants_device, refused, unread
             )
         return function
 

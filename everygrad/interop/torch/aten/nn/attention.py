@@ -87,7 +87,7 @@ def flash_for_cpu(
     return out, _log_sums(q, k, attn_mask, is_causal, scale)
 
 
-@aten("_scaled_dot_product_flash_attention_for_cpu_backward.default")
+@aten("_scaled_dot_product_flash_attention_for_cpu_backward.default", unread=(4, 5))
 def flash_for_cpu_backward(
     g: Tensor,
     q: Tensor,
@@ -188,7 +188,7 @@ def flash(
     return _with_nothing(found, result, q)
 
 
-@aten("_scaled_dot_product_flash_attention_backward.default")
+@aten("_scaled_dot_product_flash_attention_backward.default", unread=(4, 5, 12, 13))
 def flash_backward(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, *given: Any, scale: float | None = None
 ) -> tuple[Tensor, ...]:
@@ -196,7 +196,7 @@ def flash_backward(
     return pulled(lambda q, k, v: _attend(q, k, v, None, causal, scale), g, q, k, v)
 
 
-@aten("_scaled_dot_product_cudnn_attention_backward.default")
+@aten("_scaled_dot_product_cudnn_attention_backward.default", unread=(4, 5, 6, 7))
 def cudnn_backward(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, *given: Any, scale: float | None = None
 ) -> tuple[Tensor, ...]:
@@ -205,7 +205,7 @@ def cudnn_backward(
     return pulled(lambda q, k, v: _attend(q, k, v, bias, causal, scale), g, q, k, v)
 
 
-@aten("_scaled_dot_product_efficient_attention_backward.default")
+@aten("_scaled_dot_product_efficient_attention_backward.default", unread=(5, 6, 7, 8))
 def efficient_backward(
     g: Tensor,
     q: Tensor,

@@ -195,9 +195,12 @@ def nll_loss_backward(
     if reduction == 1:
         g = g / wide(total_weight)
     slopes: Tensor = where(each == 0, 0.0, -(each * g))
-    nothing = zeros(x.shape, x.dtype, x.device)
+    # compared, not scattered: that is one kernel with the softmax behind it, and one pass over x
+    classes = arange(x.shape[axis], dtype=safe.dtype, device=x.device)
+    classes = classes.reshape((-1,) + (1,) * (x.ndim - axis - 1))
     at, slopes = safe.expand_dims(axis), slopes.expand_dims(axis)
-    return scatter(nothing, at, slopes, axis=axis)
+    found: Tensor = where(classes == at, slopes, 0.0)
+    return found
 
 
 # --- connectionist temporal classification -------------------------------------------------------

@@ -119,7 +119,7 @@ def _spread(g: Tensor, x: Tensor, indices: Tensor, count: int) -> Tensor:
     return found.reshape(x.shape)
 
 
-@aten("max_pool2d_with_indices_backward.default")
+@aten("max_pool2d_with_indices_backward.default", unread=(7,))
 def max_pool2d_backward(
     g: Tensor,
     x: Tensor,
