@@ -30,6 +30,7 @@ import numpy as np
 import everygrad as eg
 from everygrad import fft, linalg, special
 from everygrad.ops.nn.conv2d import Window
+from everygrad.ops.nn.conv3d import Volume
 from everygrad.ops.record.spec import REGISTRY
 from devtools.fuzz.program import function_of
 """

@@ -77,7 +77,7 @@ def finish(options: argparse.Namespace, figures: Figures, folder: str) -> None:
         return
     report.write(options.device, text)
     if ran:
-        listed = report.branches_text(ran, figures)
+        listed = report.branches_text(options.device.split(":")[0], ran, figures)
         report.write(options.device, listed, report.BRANCHES, report.BRANCHES_HEAD)
 
 

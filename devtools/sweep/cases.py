@@ -38,6 +38,9 @@ def order(names: Sequence[str]) -> list[str]:
 def drawn(names: Sequence[str], start: int, context: Context) -> Iterator[tuple[str, int, Any]]:
     """Cases without end: section, seed, case. A rare section's turn is the next one's in all rounds
     but one of `_every`."""
+    names = [n for n in names if section_of(n).serves(context.device)]
+    if not names:
+        raise ValueError(f"{context.device} has nothing of these sections")
     turns = order(names)
     often = [n for n in turns if _every(n) == 1] or turns
     seed = start

@@ -20,7 +20,7 @@ from everygrad.core.config import config
 T = TypeVar("T")
 LANES = (2, 4, 8, 16, 32, 64)  # of vectors, warps and subgroups, whatever the machine
 DTYPES = {"bfloat16": ml_dtypes.bfloat16}
-NARROW = ("webgpu",)  # devices without float64 and complex numbers
+NARROW = ("webgpu",)  # devices without float64 and complex128
 
 
 @cache

@@ -258,6 +258,9 @@ class NetworkSection:
     weight = 0.06  # each takes as long as a hundred ops
     generators = ()  # shapes are those of the networks
 
+    def serves(self, device: str) -> bool:
+        return True
+
     def draw(self, seed: int, context: Any) -> NetworkCase:
         names, dtypes = list(NETWORKS), dtypes_of(context.device)
         dtype = dtypes[seed // len(names) % len(dtypes)]

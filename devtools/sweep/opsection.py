@@ -32,10 +32,16 @@ class OpSection:
     weight: float = 1.0
     absent: dict[str, tuple[str, ...]] = field(default_factory=dict)  # makers, by device
 
+    def _present(self, device: str) -> list[str]:
+        absent = self.absent.get(device.split(":")[0], ())
+        return [n for n in self.makers if n not in absent]
+
+    def serves(self, device: str) -> bool:
+        return bool(self._present(device))
+
     def draw(self, seed: int, context: Context) -> OpCase:
         rng = Random(f"{self.name} {seed}")
-        absent = self.absent.get(context.device.split(":")[0], ())
-        names = [n for n in self.makers if n not in absent]
+        names = self._present(context.device)
         name = rng.choices(names, [self.makers[n][0] for n in names])[0]
         draw = Draw(rng.getrandbits(60), context.device, self.generators, context.largest)
         return OpCase(name, draw, self.makers[name][1](draw), context.device)

@@ -39,6 +39,10 @@ class Section(Protocol):
     # every round of all sections, and then by a number that counts its cases
     generators: Sequence[str]  # modules of the backends whose numbers its shapes are drawn around
 
+    def serves(self, device: str) -> bool:
+        """Whether a device has anything of it."""
+        ...
+
     def draw(self, seed: int, context: Context) -> Case:
         """The case of a seed: the same for the same numbers at which generators change."""
         ...
@@ -65,6 +69,8 @@ _MODULES = (
     "optimisers",
     "linalg",
     "sequences",
+    "complexes",
+    "empties",
     "chains",
 )
 

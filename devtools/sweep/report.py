@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import platform
 import re
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from devtools.sweep.branches import BACKENDS, Ran
 from devtools.sweep.pool import Figures
+from devtools.sweep.unreached import reason_for
 
 PAGE = Path(__file__).parents[2] / "benchmarks" / "SWEEP.md"
 BRANCHES = PAGE.with_name("BRANCHES.md")
 BRANCHES_HEAD = """# Branches of kernel generators that no shape reached
 
 Branch coverage of everygrad/backends during `make sweep ARGS="--branches ..."`: a part for each
-device, written by the command that ran there. A sweep draws what it checks against PyTorch:
-refusals, processors that it does not play, and what needs more memory are not among it.
+device, written by the command that ran there. A sweep draws what it checks against PyTorch: what
+no shape reaches (refusals, other processors, forks, bounds of memory) is declared with its reason
+in `devtools/sweep/unreached.py`, and counted here by it.
 """
 HEAD = """# Sweeps
 
@@ -55,7 +59,7 @@ def _branches_line(ran: Sequence[Ran]) -> list[str]:
     return [f"- branches of generators that ran: {taken} of {total} (BRANCHES.md)"]
 
 
-def branches_text(ran: list[Ran], figures: Figures) -> str:
+def branches_text(device: str, ran: list[Ran], figures: Figures) -> str:
     """Which branches ran, file by file, and every one that did not, as Markdown."""
     sums = [sum(r[k] for r in ran) for k in (1, 2, 3, 4)]
     lines = [
@@ -66,13 +70,37 @@ def branches_text(ran: list[Ran], figures: Figures) -> str:
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     lines += [f"| {r.file} | {r.lines} | {r.ran} | {r.branches} | {r.taken} |" for r in ran]
-    lines += [f"| all | {' | '.join(map(str, sums))} |", "", "Never taken:", ""]
+    lines += [f"| all | {' | '.join(map(str, sums))} |", ""]
+    untaken = []
     for r in ran:
         source = (BACKENDS / r.file).read_text().splitlines()
-        for at, to in r.missing:
-            where = f"to {to}" if to > 0 else "to the end"
-            lines.append(f"- {r.file}:{at} {where}: `{source[at - 1].strip()}`")
-    return "\n".join(lines)
+        untaken += [Untaken(r.file, at, to, source[at - 1].strip()) for at, to in r.missing]
+    return "\n".join(lines) + "\n" + untaken_text(device, untaken)
+
+
+class Untaken(NamedTuple):
+    """A branch that no case took: from a line to another, negative for the end of a function."""
+
+    file: str
+    at: int
+    to: int
+    line: str
+
+
+def untaken_text(device: str, untaken: Sequence[Untaken]) -> str:
+    """How many branches no shape can take, by the reason, and every other one, as Markdown."""
+    reasons: Counter[str] = Counter()
+    listed = []
+    for u in untaken:
+        reason = reason_for(device, u.file, u.line)
+        reasons[reason] += bool(reason)
+        if not reason:
+            where = f"to {u.to}" if u.to > 0 else "to the end"
+            listed.append(f"- {u.file}:{u.at} {where}: `{u.line}`")
+    lines = ["Not to be taken by a shape (`devtools/sweep/unreached.py` says which):", ""]
+    lines += ["| branches | why |", "| ---: | --- |"]
+    lines += [f"| {count} | {reason} |" for reason, count in reasons.most_common() if reason]
+    return "\n".join([*lines, "", f"Never taken, {len(listed)}:", "", *listed])
 
 
 def write(name: str, text: str, path: Path = PAGE, head: str = HEAD) -> None:

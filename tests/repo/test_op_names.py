@@ -20,6 +20,7 @@ OTHER_WORDS = {
     "rule": "how a scalar function's dtype follows from its arguments",
     "epilogue": "cuBLASLt's name of an epilogue",
     "packs": "which operand a matrix product packs",
+    "packing": "how it packs one",
     "batches": "which matrices a library takes at once",
     "along": "an axis of a tile",
     "axis": "an axis of a tile",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 import sys
 import time
+from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 import torch
 
 import everygrad as eg
-from devtools.sweep import fences, report
+from devtools.sweep import fences, report, unreached
 from devtools.sweep.branches import BACKENDS, Ran
 from devtools.sweep.cases import checked, drawn, section_of
 from devtools.sweep.compare import difference
@@ -36,6 +38,8 @@ START = 20_261_116
 @pytest.mark.parametrize("section", [s for s in SECTIONS if s != "networks"])
 def test_a_seeded_part_of_every_section(section: str, device: str) -> None:
     kind = device.split(":")[0]
+    if not section_of(section).serves(device):
+        pytest.skip(f"{device} has nothing of {section}")
     context = Context(device, 1 << 15)
     begun, count = time.monotonic(), 0
     for name, seed, case in islice(drawn([section], START, context), CASES[kind]):
@@ -174,7 +178,7 @@ def test_branches_that_no_shape_reached_are_listed_with_their_lines() -> None:
     ran = [Ran("cpu/fused/fused.py", 10, 9, 4, 3, [(1, 2), (3, -1)])]
     figures = Figures("cpu")
     assert "ran: 3 of 4" in report.figures_text(figures, ran)
-    text = report.branches_text(ran, figures)
+    text = report.branches_text("cpu", ran, figures)
     first = (BACKENDS / "cpu" / "fused" / "fused.py").read_text().splitlines()[0]
     assert f"- cpu/fused/fused.py:1 to 2: `{first}`" in text
     assert "- cpu/fused/fused.py:3 to the end: " in text
@@ -198,3 +202,27 @@ def test_every_number_that_a_generator_declares_is_drawn_around_by_a_section(kin
     assert found <= drawn_by, found - drawn_by
     assert len([e for e in known if e.device == kind]) > 20
     assert all(e.value > 0 for e in known)
+
+
+def test_what_no_shape_reaches_is_declared_by_lines_that_exist() -> None:
+    files = {str(p.relative_to(BACKENDS)): p.read_text() for p in BACKENDS.rglob("*.py")}
+    assert len({*unreached.ROWS}) == len(unreached.ROWS)
+    for row in unreached.ROWS:
+        lines = [
+            line for name, text in files.items() if fnmatch(name, row.files)
+            for line in text.splitlines() if re.search(row.line, line)
+        ]  # fmt: skip
+        assert lines, row
+    assert all(name in files for names in unreached.OTHERS.values() for name in names)
+
+
+def test_branches_with_a_reason_are_counted_and_the_others_listed() -> None:
+    untaken = [
+        report.Untaken("cpu/gemm/gemm_tile.py", 35, 36, 'if has("neon"):'),
+        report.Untaken("cpu/gemm/gemm_tile.py", 99, -1, "if a < b:"),
+    ]
+    text = report.untaken_text("cpu", untaken)
+    assert f"| 1 | {unreached.MACHINE} |" in text
+    assert "neon" not in text
+    assert "Never taken, 1:" in text
+    assert "- cpu/gemm/gemm_tile.py:99 to the end: `if a < b:`" in text

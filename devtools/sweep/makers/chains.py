@@ -219,13 +219,14 @@ def chain(d: Draw) -> Problem:
 SECTION = OpSection(
     "chains",
     (
-        "accumulator",
         "column_sums",
         "copy_index",
         "copy_kernels",
         "epilogues",
         "fuse",
         "fused",
+        "group",
+        "group_threads",
         "groups",
         "loop_nest",
         "loops",
@@ -239,7 +240,6 @@ SECTION = OpSection(
         "rows",
         "second_stage",
         "simplify",
-        "thread_mapping",
         "values",
     ),
     {"chain": (1, chain)},

@@ -155,6 +155,7 @@ SECTION = OpSection(
         "conv_sums",
         "conv_tiles",
         "convolution",
+        "half_tile",
         "eager_matmul",
         "matmul",
         "matmul_conv",

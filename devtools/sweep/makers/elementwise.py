@@ -143,13 +143,33 @@ def integers(d: Draw) -> Problem:
         "maximum": torch.maximum,
         "floor_divide": torch.floor_divide,
         "remainder": torch.remainder,
+        "bitwise_left_shift": torch.bitwise_left_shift,
+        "bitwise_right_shift": torch.bitwise_right_shift,
+        "pow": torch.pow,
+        "less": torch.lt,
     }
     name, shape = d.pick(tuple(names)), d.any_shape()
     kind = d.pick(("int8", "uint8", "int16", "int32", "int64"))
     low = 0 if kind == "uint8" else -11
     x = d.integers(shape, low, 12, kind, layout=True)
-    y = d.integers(shape, 1, 12, kind, layout=True)
+    y = d.integers(shape, 1, 7 if "shift" in name or name == "pow" else 12, kind, layout=True)
     return Problem((x, y), getattr(eg, name), names[name], "exact")
+
+
+WHOLE = ("bool", "int8", "uint8", "int16", "int32", "int64")
+
+
+def converting(d: Draw) -> Problem:
+    """From any dtype to any other, numbers that all of them have; and the functions of integers
+    that are their own formula."""
+    shape, kind = d.any_shape(), d.pick(WHOLE)
+    target = d.pick((*WHOLE, d.dtype(halves=0.5)))
+    name = d.pick(("astype", "astype", "square", "sign", "abs"))
+    x = d.booleans(shape) if kind == "bool" else d.integers(shape, 0, 11, kind, layout=True)
+    if name != "astype" and kind != "bool":
+        return Problem((x,), getattr(eg, name), getattr(torch, name), "exact")
+    wide = getattr(torch, target) if target in WHOLE else torch.float64
+    return Problem((x,), lambda x: x.astype(target), lambda x: x.to(wide), "exact", dtype=target)
 
 
 def ternary(d: Draw) -> Problem:
@@ -176,6 +196,7 @@ SECTION = OpSection(
         "gpu",
         "loops",
         "lowering",
+        "numpy_render",
         "parallel_for",
         "render",
         "vec4",
@@ -188,6 +209,7 @@ SECTION = OpSection(
         "comparing": (1, comparing),
         "specials": (1.5, specials),
         "integers": (1.5, integers),
+        "converting": (1, converting),
         "ternary": (1, ternary),
     },
     weight=1.5,

@@ -223,9 +223,10 @@ SECTION = OpSection(
         "cross_entropy",
         "gather",
         "gather_scatter",
-        "sorted_scatter",
+        "launch_kernel",
         "registry",
         "scatter",
+        "scatter_sorted",
         "single_op",
     ),
     {

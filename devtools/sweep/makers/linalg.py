@@ -19,7 +19,7 @@ LARGEST = 90  # rows of a matrix
 def _matrix(d: Draw, dtype: str, symmetric: bool = False) -> tuple[Given, int, tuple[int, ...]]:
     """Well-conditioned matrices: something small beside the identity."""
     most = LARGEST if d.chance(0.3) else 30
-    n = d.size(most if d.device == "cpu" else 6)  # without a library they are many kernels
+    n = d.size(most)
     batch = d.shape(d.pick((0, 1, 1, 2)), d.pick((3, 20, 90)))
     a = d._values.uniform(-1, 1, (*batch, n, n)) / math.sqrt(n)
     if symmetric:
@@ -142,8 +142,10 @@ SECTION = OpSection(
         "batched_lapack",
         "cufft",
         "factorisations",
+        "jacobi",
         "lapack",
         "library_calls",
+        "matrices",
         "matrix_kernels",
         "threaded_numpy",
     ),
@@ -155,5 +157,4 @@ SECTION = OpSection(
         "fft": (2, fourier),
         "irfft": (1, inverse),
     },
-    absent={"webgpu": ("fft", "irfft")},  # no complex numbers
 )

@@ -14,7 +14,7 @@ from devtools.sweep.draw import Draw
 from devtools.sweep.registry import Context
 
 STEPS = 3
-GENERATORS = ("elementwise", "fused", "multi_tensor", "render")
+GENERATORS = ("elementwise", "fused", "merging", "multi_tensor", "render")
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,9 @@ class Optimisers:
 
     weight = 0.5
     generators = GENERATORS
+
+    def serves(self, device: str) -> bool:
+        return True
 
     def _case(self, draw: Draw, device: str) -> Optimising:
         name = draw.pick(("SGD", "SGD", "Adam", "AdamW"))

@@ -167,9 +167,11 @@ SECTION = OpSection(
         "gemm",
         "gemm_tile",
         "gemv",
+        "half_tile",
         "matmul",
         "matmul_conv",
         "operand_reads",
+        "padding",
         "registry",
     ),
     {

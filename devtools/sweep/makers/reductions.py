@@ -223,9 +223,10 @@ def integers(d: Draw) -> Problem:
 SECTION = OpSection(
     "reductions",
     (
-        "accumulator",
         "column_sums",
         "fused",
+        "group",
+        "group_threads",
         "loop_nest",
         "loop_writer",
         "numpy_reduce",
@@ -236,7 +237,6 @@ SECTION = OpSection(
         "rows",
         "second_stage",
         "single_op",
-        "thread_mapping",
     ),
     {
         "sum": (3, sums),

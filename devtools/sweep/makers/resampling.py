@@ -93,7 +93,7 @@ SECTION = OpSection(
         "copy_kernels",
         "gather",
         "gather_scatter",
-        "sorted_scatter",
+        "scatter_sorted",
         "registry",
         "sparse_interp",
     ),

@@ -181,10 +181,11 @@ def normalize(d: Draw) -> Problem:
 SECTION = OpSection(
     "rows",
     (
-        "accumulator",
         "column_sums",
         "cross_entropy",
         "fused",
+        "group",
+        "group_threads",
         "loop_nest",
         "loop_writer",
         "losses",
@@ -195,7 +196,6 @@ SECTION = OpSection(
         "row_kernels",
         "row_loops",
         "rows",
-        "thread_mapping",
     ),
     {
         "softmax": (3, softmax),

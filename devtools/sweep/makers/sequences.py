@@ -142,5 +142,4 @@ SECTION = OpSection(
         "rnn_sequence": (1, recurrent),
     },
     weight=0.5,
-    absent={"webgpu": ("complex", "complex matmul")},
 )

@@ -1,0 +1,155 @@
+"""Arrays without elements: an axis of 0 in every operand that may have one, in most ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+import everygrad as eg
+from devtools.sweep.draw import Draw
+from devtools.sweep.opsection import OpSection
+from devtools.sweep.problem import Problem
+
+
+def _emptied(d: Draw, least: int, keep: int = 0) -> tuple[int, ...]:
+    """A shape with at least one 0, which is none of its last `keep` axes."""
+    sizes = list(d.shape(d.between(least, 4), 2_000))
+    sizes = [max(1, n) for n in sizes]
+    sizes[d.between(0, len(sizes) - 1 - keep)] = 0
+    return tuple(sizes)
+
+
+Pair = tuple[Callable[..., Any], Callable[..., Any]]
+# of one operand with an axis -1 that may be the empty one
+ROWS: dict[str, Pair] = {
+    "softmax": (lambda x: eg.softmax(x, -1), lambda x: torch.softmax(x, -1)),
+    "log_softmax": (lambda x: eg.log_softmax(x, -1), lambda x: torch.log_softmax(x, -1)),
+    "cumsum": (lambda x: eg.cumsum(x, -1), lambda x: torch.cumsum(x, -1)),
+    "cumprod": (lambda x: eg.cumprod(x, -1), lambda x: torch.cumprod(x, -1)),
+    "sum": (lambda x: eg.sum(x, -1), lambda x: torch.sum(x, -1)),
+    "sum of all": (eg.sum, torch.sum),
+    "prod": (lambda x: eg.prod(x, -1), lambda x: torch.prod(x, -1)),
+    "sort": (lambda x: eg.sort(x, axis=-1), lambda x: torch.sort(x, -1).values),
+    "tanh": (lambda x: eg.tanh(x) * 2, lambda x: torch.tanh(x) * 2),
+    "flip": (lambda x: eg.flip(x, 0) + 1, lambda x: torch.flip(x, (0,)) + 1),
+    "transpose": (
+        lambda x: eg.permute_dims(x, tuple(range(x.ndim))[::-1]) * 2,
+        lambda x: x.permute(tuple(range(x.ndim))[::-1]) * 2,
+    ),
+    "concat": (lambda x: eg.concat([x, x], axis=-1), lambda x: torch.cat([x, x], -1)),
+    "pad": (lambda x: eg.pad(x, ((0, 0),) * (x.ndim - 1) + ((1, 2),)), lambda x: F.pad(x, (1, 2))),
+    "where": (lambda x: eg.where(x > 0, x, 0.0), lambda x: torch.where(x > 0, x, 0.0)),
+    "argsort": (lambda x: eg.argsort(x, axis=-1), lambda x: torch.argsort(x, -1)),
+    "nonzero": (lambda x: eg.count_nonzero(x), lambda x: torch.count_nonzero(x)),
+}
+
+
+def rows(d: Draw) -> Problem:
+    name, dtype = d.pick(tuple(ROWS)), d.dtype()
+    ours, theirs = ROWS[name]
+    return Problem((d.floats(_emptied(d, 1), dtype),), ours, theirs, dtype=dtype)
+
+
+def products(d: Draw) -> Problem:
+    dtype = d.dtype()
+    m, k, n = (d.size(40) for _ in range(3))
+    batch = [d.size(4) for _ in range(d.between(0, 2))]
+    which = d.between(0, 2 + bool(batch))
+    if which < 3:
+        m, k, n = (0 if which == i else v for i, v in enumerate((m, k, n)))
+    else:
+        batch[0] = 0
+    x, y = d.floats((*batch, m, k), dtype), d.floats((*batch, k, n), dtype)
+    return Problem((x, y), lambda a, b: a @ b, lambda a, b: a @ b, "sums", dtype=dtype)
+
+
+def normed(d: Draw) -> Problem:
+    """Norms of rows, of which there are none."""
+    shape, dtype = _emptied(d, 2, keep=1), d.dtype()
+    n = shape[-1]
+    x, w, b = (d.floats(s, dtype) for s in (shape, (n,), (n,)))
+    return Problem(
+        (x, w, b),
+        lambda x, w, b: eg.layer_norm(x, (n,), w, b),
+        lambda x, w, b: F.layer_norm(x, (n,), w, b),
+        dtype=dtype,
+    )
+
+
+def images(d: Draw) -> Problem:
+    """A convolution or pooling of no images."""
+    c, out, dtype = d.size(20), d.size(20), d.dtype(halves=0)
+    plane = (d.size(12, 3), d.size(12, 3))
+    x, w = d.floats((0, c, *plane), dtype), d.floats((out, c, 3, 3), dtype)
+    if d.chance(0.5):
+        return Problem((x, w), eg.conv2d, F.conv2d, "sums", dtype=dtype)
+    return Problem((x,), lambda x: eg.max_pool2d(x, 2), lambda x: F.max_pool2d(x, 2), dtype=dtype)
+
+
+def gathered(d: Draw) -> Problem:
+    """Indices that are none, into something or nothing."""
+    dtype, n = d.dtype(), d.pick((0, 0, 5))
+    width = d.size(20)
+    x, i = d.floats((n, width), dtype), d.integers((0,), 0, 1)
+    name = d.pick(("index_select", "x[i]", "scatter_add"))
+    if name == "scatter_add":
+        j = d.integers((0, width), 0, 1)
+        y = d.floats((0, width), dtype)
+        return Problem(
+            (x, j, y),
+            lambda x, j, y: eg.scatter_add(x, 0, j, y),
+            lambda x, j, y: torch.scatter_add(x, 0, j, y),
+            "sums",
+            dtype=dtype,
+        )
+    if name == "x[i]":
+        return Problem((x, i), lambda x, i: x[i], lambda x, i: x[i], dtype=dtype)
+    return Problem(
+        (x, i),
+        lambda x, i: eg.index_select(x, 0, i),
+        lambda x, i: torch.index_select(x, 0, i),
+        dtype=dtype,
+    )
+
+
+def attention(d: Draw) -> Problem:
+    """No queries, or no images; of keys at least one."""
+    queries, keys, width = d.size(9), d.size(9), d.size(16)
+    batch = d.pick((0, 2))
+    queries = 0 if batch else queries
+    shapes = ((batch, 2, queries, width), (batch, 2, keys, width), (batch, 2, keys, width))
+    return Problem(
+        tuple(d.floats(s) for s in shapes),
+        lambda q, k, v: eg.nn.functional.scaled_dot_product_attention(q, k, v),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
+    )
+
+
+def matrices(d: Draw) -> Problem:
+    """Factorisations of no matrices, and of matrices without rows."""
+    dtype, n = d.dtype(halves=0, wide=0.5), d.pick((0, 3))
+    batch = (0,) if n else d.pick(((), (2,), (0,)))
+    x = d.floats((*batch, n, n), dtype, layout=False)
+    name = d.pick(("inv", "det", "cholesky", "eigvalsh", "svdvals", "matrix_exp"))
+    return Problem(
+        (x,), getattr(eg.linalg, name), getattr(torch.linalg, name), compiled=False, dtype=dtype
+    )
+
+
+SECTION = OpSection(
+    "empties",
+    ("loop_nest",),
+    {
+        "rows without elements": (4, rows),
+        "products without elements": (2, products),
+        "norms of no rows": (1, normed),
+        "no images": (1, images),
+        "no indices": (1, gathered),
+        "attention of nothing": (0.5, attention),
+        "no matrices": (0.5, matrices),
+    },
+    weight=0.5,
+)
