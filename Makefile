@@ -4,7 +4,7 @@ CUDA_PY ?= python3    # GPU machines bring CuPy and pytest, and may have no way 
 ARGS ?=
 export EVERYGRAD_TEST_DEVICES ?= cpu,webgpu
 
-.PHONY: help demo gpt test test-cuda check bench bench-webgpu bench-cuda fuzz sweep zoo clean venv-demo venv-dev venv-bench venv-zoo
+.PHONY: help demo gpt test test-cuda check bench bench-webgpu bench-cuda bench-models fuzz sweep zoo clean venv-demo venv-dev venv-bench venv-zoo
 .NOTPARALLEL:    # under -j, two targets must not fill one .venv at the same time
 
 help:  ## list the targets (the default)
@@ -37,6 +37,9 @@ bench-webgpu: venv-bench  ## what a GPU does through WebGPU, and the MLP step be
 
 bench-cuda:  ## everygrad on an NVIDIA GPU beside PyTorch and JAX; writes benchmarks/CUDA.md
 	@$(CUDA_PY) -m benchmarks.cuda --write $(ARGS)
+
+bench-models: venv-bench  ## training steps of whole networks beside PyTorch (ARGS="--device cpu --write")
+	@$(PY) -m benchmarks.models $(ARGS)
 
 fuzz: venv-dev  ## random programs, each run in every way (ARGS="--start 0 --seeds 1000 --minutes 5")
 	@$(PY) -m devtools.fuzz $(ARGS)
