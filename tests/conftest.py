@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 
 import pytest
 
+from everygrad.codegen import verify
 from everygrad.ops import load_all
 
 load_all()  # tests are made from the registry
+verify.VERIFY_GROUPS = True
 
 # What kinds of devices can do that others cannot. A test that takes `device` runs on every device
 # of the run, unless it says what it needs: `pytest.mark.needs("float64")`.
-CAPABILITIES = {"cpu": {"float64"}, "cuda": {"float64"}, "webgpu": set[str]()}
+CAPABILITIES = {"cpu": {"float64"}, "cuda": {"float64"}, "webgpu": set[str](),
+                "reference": {"float64"}}  # fmt: skip
 DEVICES = [d for d in os.environ.get("EVERYGRAD_TEST_DEVICES", "cpu").split(",") if d]
+
+
+_return_freed_memory = getattr(ctypes.CDLL(None), "malloc_trim", None)  # where libc is glibc
 
 
 def pytest_collection_finish() -> None:
     """The tests themselves are a million objects: no collection is to walk them again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_objects_to_collect() -> None:
+    """Nor what earlier modules loaded: transformers and torch are a million objects more. Whatever
+    refuses looks for cycles first, up to three times, which takes half a second then."""
+    gc.collect()
+    gc.freeze()
+    if _return_freed_memory is not None:
+        _return_freed_memory(0)  # of drivers' kernels, gigabytes by the end
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -19,8 +19,8 @@ from everygrad.ops.record.spec import REGISTRY, Op, Sample
 TOLERANCE = {"float64": 1e-11, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2,
              "complex128": 1e-11, "complex64": 1e-5}  # fmt: skip
 
-# devices without float64 and complex numbers: inputs are rounded to float32, and what is compared
-# to many digits elsewhere is compared to these
+# devices without float64 and complex128: inputs are rounded to float32 and complex64, and what is
+# compared to many digits elsewhere is compared to these
 NARROW = {"webgpu": 2e-5}
 # ops that are hundreds of small kernels where there is no library: one sample shows as much as four
 _MODULES = ("decompositions", "singular", "spectral", "solving", "matrixfunctions", "ctc")
@@ -58,10 +58,13 @@ def is_narrow(device: str) -> bool:
     return device.split(":")[0] in NARROW
 
 
+_NARROWER = {np.dtype(np.float64): np.float32, np.dtype(np.complex128): np.complex64}
+
+
 def fitted(value: Any, device: str) -> Any:
     """An array in a dtype the device has."""
     array = np.asarray(value)
-    return array.astype(np.float32) if is_narrow(device) and array.dtype == np.float64 else array
+    return array.astype(_NARROWER.get(array.dtype, array.dtype)) if is_narrow(device) else array
 
 
 def function_of(op: Op) -> Callable[..., Any]:
@@ -94,7 +97,7 @@ def samples_of(op: Op, device: str) -> Iterator[Sample]:
 
 def _wants_wide(sample: Sample) -> bool:
     given = [v for v in (*sample.args, *sample.kwargs.values()) if isinstance(v, str)]
-    return bool({"float64", "complex64", "complex128"} & {*given})
+    return bool({"float64", "complex128"} & {*given})
 
 
 def few(samples: Iterable[Sample], device: str) -> Iterator[Sample]:

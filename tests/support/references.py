@@ -179,6 +179,19 @@ def standardize_vjp(g: Any, out: Any, x: Any, axes: Any, eps: float) -> Any:
     return (g - ones - along) / sigma
 
 
+def scaled_standardize(x: Any, weight: Any, bias: Any, axes: Any, eps: float) -> Any:
+    off = x - x.mean(axis=axes, keepdims=True)
+    return off / np.sqrt(x.var(axis=axes, keepdims=True) + eps) * weight + bias
+
+
+def scaled_standardize_vjp(g: Any, x: Any, weight: Any, axes: Any, eps: float) -> Any:
+    return standardize_vjp(g * weight, standardize(x, axes, eps), x, axes, eps)
+
+
+def times_standardized(g: Any, x: Any, axes: Any, eps: float) -> Any:
+    return g * standardize(x, axes, eps)
+
+
 def layer_norm(x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     return _torch(lambda x, w, b: F.layer_norm(x, tuple(shape), w, b, eps), x, weight, bias)
 

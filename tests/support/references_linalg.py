@@ -67,6 +67,41 @@ def cholesky(x: Any, *, upper: bool = False) -> Any:
     return out.mT.conj() if upper else out
 
 
+def _gradient(fn: Any, g: Any, x: Any, squares: bool = False) -> Any:
+    """PyTorch's gradient of x from that of what fn makes of it, packed, or of half its squares."""
+    t = _torch(x).requires_grad_()
+    out = fn(t)
+    seed = _torch(g) * out.detach() if squares else _torch(g)
+    return torch.autograd.grad(out, t, seed)[0].numpy()
+
+
+def cholesky_vjp(g: Any, x: Any) -> Any:
+    made = (x + x.mT) * 0.125 + 2 * np.eye(x.shape[-1])
+    return _gradient(torch.linalg.cholesky, g, made)
+
+
+def qr_vjp(g: Any, x: Any) -> Any:
+    made = x * 0.25 + 2 * np.eye(*x.shape[-2:])
+    return _gradient(lambda t: torch.cat(torch.linalg.qr(t), -2), g, made)
+
+
+def eigh_vjp(g: Any, x: Any) -> Any:
+    def packed(t: Any) -> Any:
+        values, vectors = torch.linalg.eigh(t)
+        return torch.cat([values[..., None], vectors], -1)
+
+    out = _gradient(packed, g, _hermitian(x), squares=True)
+    return (out + out.mT) / 2
+
+
+def svd_vjp(g: Any, x: Any, m: int) -> Any:
+    def packed(t: Any) -> Any:
+        u, values, vh = torch.linalg.svd(t, full_matrices=False)
+        return torch.cat([u, values[..., None, :], vh.mT], -2)
+
+    return _gradient(packed, g, _stepped(x), squares=True)
+
+
 def qr_complete(x: Any) -> Any:
     q, r = np.linalg.qr(x * 0.25 + 2 * np.eye(*x.shape[-2:]), mode="complete")
     return q[..., : x.shape[-1]], r
@@ -131,6 +166,8 @@ def matrix_rank(x: Any) -> Any:
 def lstsq(a: Any, b: Any) -> Any:
     a = _stepped(a)
     x = np.linalg.pinv(a) @ b
+    if a.shape[-2] <= a.shape[-1]:
+        return x
     return x, (np.abs(a @ x - b) ** 2).sum(axis=-2)
 
 

@@ -382,3 +382,25 @@ def ctc_adjoint(back: Any, alphas: Any, skips: Any, times: Any) -> Any:
         now = before
     found[0, :, :2] = now[:, :2]
     return found
+
+
+def channel_moments(x):
+    axes = (0, *range(2, x.ndim))
+    return np.stack((x.mean(axis=axes), x.var(axis=axes)))
+
+
+def channel_norm(x, weight, bias, eps):
+    return batch_norm(x, None, None, weight, bias, True, eps=eps)
+
+
+def channel_norm_grads(g, x, weight, eps):
+    """By the Jacobian of each channel, written out."""
+    dx, dw, db = np.zeros_like(x), np.zeros_like(weight), np.zeros_like(weight)
+    for c in range(x.shape[1]):
+        v, up = x[:, c].reshape(-1), g[:, c].reshape(-1)
+        n, scale = v.size, (v.var() + eps) ** -0.5
+        unit = (v - v.mean()) * scale
+        jacobian = scale * (np.eye(n) - 1 / n - np.outer(unit, unit) / n)
+        dx[:, c] = (weight[c] * jacobian @ up).reshape(x[:, c].shape)
+        dw[c], db[c] = (up * unit).sum(), up.sum()
+    return np.concatenate((dx.reshape(-1), dw, db))

@@ -61,3 +61,27 @@ def rnn_grads(g: Any, gx: Any, start: Any, w: Any, b: Any, mode: str = "lstm") -
     width = own[0].shape[-1]
     last = torch.cat([last, torch.zeros(n, width - last.shape[-1], dtype=last.dtype)], -1)
     return torch.stack([*own, last]).numpy()
+
+
+def _stepped(gx: Any, gh: Any, state: Any, mode: str) -> list[Any]:
+    """The states after one step."""
+    width = state.shape[-1]
+    if mode == "lstm":
+        i, f, g, o = (gx + gh).split(width, -1)
+        c = f.sigmoid() * state + i.sigmoid() * g.tanh()
+        return [o.sigmoid() * c.tanh(), c]
+    (xr, xz, xn), (hr, hz, hn) = gx.split(width, -1), gh.split(width, -1)
+    z = (xz + hz).sigmoid()
+    return [(1 - z) * (xn + (xr + hr).sigmoid() * hn).tanh() + z * state]
+
+
+def rnn_step(gx: Any, gh: Any, state: Any, mode: str) -> Any:
+    return torch.cat(_stepped(*_tensors(gx, gh, state), mode)).numpy()
+
+
+def rnn_step_grads(g: Any, gx: Any, gh: Any, state: Any, mode: str) -> Any:
+    g, *leaves = _tensors(g, gx, gh, state)
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    found = torch.autograd.grad((torch.cat(_stepped(*leaves, mode)) * g).sum(), leaves)
+    kept = found[1:] if mode == "lstm" else found
+    return torch.cat([d.reshape(-1) for d in kept]).numpy()
