@@ -13,7 +13,7 @@ import pytest
 import everygrad as eg
 import everygrad.distributed as dist
 from everygrad import nn, optim
-from everygrad.backends.cpu.runtime.pool import SMALLEST, count_memory, empty
+from everygrad.backends.cpu.runtime.pool import SMALLEST, _pool, count_memory, empty
 from everygrad.distributed import Shard
 from everygrad.ops.random.generators import Generator, scoped_generator
 
@@ -49,6 +49,21 @@ def test_a_count_is_of_what_its_context_holds() -> None:
     d = empty((2, SMALLEST), np.dtype(np.uint8))  # memory that was counted, and is another's now
     assert count.in_use == SMALLEST
     del c, outside, d
+
+
+def test_a_count_outlives_a_trim_of_the_pool() -> None:
+    """Which may come at any allocation, wherever the pool retains as much as it may."""
+    with count_memory() as count:
+        held, idle = (empty((2, SMALLEST), np.dtype(np.uint8)) for _ in range(2))
+        del idle
+        _pool.trim()
+        assert count.in_use == 2 * SMALLEST
+        empty((4, SMALLEST), np.dtype(np.uint8))
+        assert count.peak == 6 * SMALLEST
+        del held
+        assert count.in_use == 0
+        _pool.trim()
+        assert not _pool.owners
 
 
 def test_ranks_are_counted_by_themselves() -> None:

@@ -141,9 +141,17 @@ class Pool:
         return any(block is b for b in self.blocks.get(block.nbytes - ALIGNMENT, ()))
 
     def trim(self) -> None:
-        """Drops every block: idle ones are freed now, the others when their last view goes."""
-        self.blocks.clear()
-        self.owners.clear()
+        """Drops every block: idle ones are freed now, the others when their last view goes. Those
+        in use that are counted stay, so that their count does."""
+        kept: dict[int, list[Any]] = {}
+        owners: dict[int, MemoryCount] = {}
+        if self.owners:
+            for size, blocks in self.blocks.items():
+                for block in blocks:
+                    if refcount(block) != _IDLE and (count := self.owners.get(id(block))):
+                        kept.setdefault(size, []).append(block)
+                        owners[id(block)] = count
+        self.blocks, self.owners = kept, owners
         self.retained = 0
 
 
