@@ -261,6 +261,20 @@ def test_batches_of_different_sizes_are_refused_on_all_ranks(level: int) -> None
     assert dist.run_local(run, 2) == [[True] * 4] * 2
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_pipelines_loss_has_the_dtype_of_the_last_stages(dtype: str, device: str) -> None:
+    """On every rank, also those that have no loss of their own."""
+
+    def run() -> tuple[Any, Any]:
+        stages = [nn.Linear(3, 3).to(dtype=dtype, device=device) for _ in range(2)]
+        pipe = dist.pipeline(stages, 2, mesh=dist.Mesh({"pipe": 2}))
+        x = eg.ones((4, 3), dtype, device=device)
+        loss = pipe.step(nn.functional.mse_loss, x, x)
+        return loss.dtype.name, pipe(x).dtype.name
+
+    assert dist.run_local(run, 2) == [(dtype, dtype)] * 2
+
+
 def test_a_pipeline_whose_stage_was_changed_is_refused() -> None:
     def run() -> bool:
         pipe = dist.pipeline([nn.Linear(3, 3), nn.Linear(3, 3)], 2, mesh=dist.Mesh({"pipe": 2}))

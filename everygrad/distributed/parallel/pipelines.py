@@ -128,7 +128,7 @@ class Pipeline(Module):
         for module in self.chunks:
             if isinstance(module, DataParallel):
                 module.sync_gradients()
-        return self._from_last(run.total if run.total is not None else zeros((), "float64"))
+        return self._from_last(run, run.total)
 
     def forward(self, x: Tensor) -> Tensor:
         """The result of the last stage on every rank, without a graph."""
@@ -138,13 +138,7 @@ class Pipeline(Module):
             for chunk in range(len(self.chunks)):
                 out = run.forward(chunk, 0)
             run.finish()
-            last = self.count - 1
-            kind = run.kind_of_result(out if self.numbers[-1] == last else None)
-            if self.numbers[-1] != last:
-                out = zeros(kind[0], kind[1], x.device)
-            assert out is not None
-            place = last % self.mesh.axes[self.axis]
-            return broadcast(out, self.mesh, self.axis, source=place)
+            return self._from_last(run, out if self.numbers[-1] == self.count - 1 else None)
 
     def _rows(self, x: Tensor) -> int:
         if not x.ndim or x.shape[0] < self.microbatches:
@@ -153,10 +147,13 @@ class Pipeline(Module):
             )
         return x.shape[0]
 
-    def _from_last(self, value: Tensor) -> Tensor:
+    def _from_last(self, run: _Run, value: Tensor | None) -> Tensor:
+        """What the last stage has, on every rank."""
+        shape, dtype = run.kind_of_result(value)
+        out = zeros(shape, dtype, run.x.device) if value is None else value
         place = (self.count - 1) % self.mesh.axes[self.axis]
         with no_grad():
-            return broadcast(value.astype("float64"), self.mesh, self.axis, source=place)
+            return broadcast(out, self.mesh, self.axis, source=place)
 
     # --- what passes between stages --------------------------------------------------------------
 
