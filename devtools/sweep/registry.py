@@ -81,5 +81,5 @@ def _of_makers(name: str) -> Callable[[], Section]:
 
 SECTIONS: dict[str, Callable[[], Section]] = {
     **{name: _of_makers(name) for name in _MODULES},
-    "networks": lambda: import_module("devtools.sweep.networks").SECTION,
+    "networks": lambda: import_module("devtools.sweep.networks.section").SECTION,
 }

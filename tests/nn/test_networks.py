@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from devtools.sweep.networks import check
+from devtools.sweep.networks.check import check
 
 
 @pytest.mark.parametrize("name", ["bottlenecks", "gpt2"])

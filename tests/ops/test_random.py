@@ -11,8 +11,8 @@ from scipy import stats
 import everygrad as eg
 from everygrad.backends import base
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
-from tests.support import references
 from tests.support.checks import close, native_threshold, values, without_kernel
+from tests.support.references import basic as references
 
 pytestmark = pytest.mark.needs("float64")
 

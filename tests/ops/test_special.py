@@ -16,8 +16,8 @@ from scipy import special as scipy
 import everygrad as eg
 from everygrad import special
 from everygrad.errors import ArgumentError, DtypeError
-from tests.support import references_special as references
 from tests.support.checks import is_narrow, native_threshold, values
+from tests.support.references import special as references
 
 NAN, INF = np.nan, np.inf
 RNG = np.random.default_rng(7)

@@ -399,7 +399,7 @@ sinc: Function = elementwise(
     (_sinc_dx,),
     kinds="real float",
     doc="sin(pi x) / (pi x), and 1 at 0.",
-    reference="tests.support.references_special:sinc",
+    reference="tests.support.references.special:sinc",
     torch="torch:sinc",
     samples=s.unary(),
 )
@@ -510,7 +510,7 @@ gelu: Function = elementwise(
     (_gelu_dx,),
     kinds="real float",
     doc="x times the share of a standard normal below x.",
-    reference="tests.support.references:gelu",
+    reference="tests.support.references.basic:gelu",
     samples=s.unary(),
     recompute="late",
     coarse_halves=True,

@@ -289,7 +289,7 @@ register(
     index_add,
     scalar_rows="row",
     methods=("index_add",),
-    reference="tests.support.references:index_add",
+    reference="tests.support.references.basic:index_add",
     samples=lambda: iter(
         (
             sample(s.real(4, 3), np.array([0, 2, 2]), s.real(3, 3, seed=1)),
@@ -410,7 +410,7 @@ register(
     gather,
     scalar_rows="index",
     methods=("gather",),
-    reference="tests.support.references:gather",
+    reference="tests.support.references.basic:gather",
     samples=lambda: iter(
         (
             sample(s.real(3, 4), np.array([[0, 2, 1, 0]])),
@@ -433,7 +433,7 @@ register(
     scatter_add,
     scalar_rows="row",
     methods=("scatter_add",),
-    reference="tests.support.references:scatter_add",
+    reference="tests.support.references.basic:scatter_add",
     samples=lambda: iter(
         (
             sample(s.real(3, 4), np.array([[0, 2, 1, 0]]), s.real(1, 4)),
@@ -533,7 +533,7 @@ def last_write(index: Tensor, size: int) -> Tensor:
 register(
     LAST_WRITE,
     last_write,
-    reference="tests.support.references:last_write",
+    reference="tests.support.references.basic:last_write",
     namespace="internal",
     samples=lambda: iter((sample(np.array([1, 3, 1]), 4), sample(np.zeros(0, np.int64), 2))),
     refuses=(refuse(OutOfRangeError, "index 4 is out of range", np.array([4]), 4),),
@@ -582,7 +582,7 @@ def index_put(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
 register(
     INDEX_PUT,
     index_put,
-    reference="tests.support.references:index_put",
+    reference="tests.support.references.basic:index_put",
     namespace="internal",
     samples=lambda: iter(
         (

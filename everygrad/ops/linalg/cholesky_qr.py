@@ -125,7 +125,7 @@ def _positive(x: Tensor) -> Tensor:
 register(
     CHOLESKY,
     cholesky,
-    reference="tests.support.references_linalg:cholesky",
+    reference="tests.support.references.linalg:cholesky",
     tested_as=lambda x, **options: cholesky(_positive(x), **options),
     namespace="linalg",
     kinds="float",
@@ -140,7 +140,7 @@ register(
 register(
     CHOLESKY_VJP,
     widening(lambda g, out: apply(CHOLESKY_VJP, g, out)),
-    reference="tests.support.references_linalg:cholesky_vjp",
+    reference="tests.support.references.linalg:cholesky_vjp",
     tested_as=widening(lambda g, x: apply(CHOLESKY_VJP, g, apply(CHOLESKY, _positive(x)))),
     namespace="internal",
     samples=lambda: iter(
@@ -362,7 +362,7 @@ def qr(x: Tensor, *, mode: str = "reduced") -> QRResult:
 register(
     QR,
     qr,
-    reference="tests.support.references_linalg:qr",
+    reference="tests.support.references.linalg:qr",
     tested_as=lambda x, **options: qr(_uneven(x), **options),
     namespace="linalg",
     kinds="float",
@@ -376,7 +376,7 @@ register(
 register(
     QR_VJP,
     widening(lambda g, out: apply(QR_VJP, g, out)),
-    reference="tests.support.references_linalg:qr_vjp",
+    reference="tests.support.references.linalg:qr_vjp",
     tested_as=widening(lambda g, x: apply(QR_VJP, g, apply(QR, _uneven(x)))),
     namespace="internal",
     samples=lambda: iter(
@@ -389,7 +389,7 @@ register(
 register(
     QR_COMPLETE,
     lambda x: qr(x, mode="complete"),
-    reference="tests.support.references_linalg:qr_complete",
+    reference="tests.support.references.linalg:qr_complete",
     tested_as=lambda x: _determined(*qr(_uneven(x), mode="complete")),
     namespace="internal",
     samples=lambda: iter((sample(s.real(3, 2)),)),
@@ -413,7 +413,7 @@ def _uneven(x: Tensor) -> Tensor:
     methods=(),
     namespace="linalg",
     kinds="float",
-    reference="tests.support.references_linalg:householder_product",
+    reference="tests.support.references.linalg:householder_product",
     samples=lambda: iter((sample(s.real(3, 2), s.real(2)), sample(s.real(2, 2, 2), s.real(2, 1)))),
     refuses=(
         refuse(ShapeError, "householder_product: .* rows than columns", s.real(2, 3), s.real(2)),

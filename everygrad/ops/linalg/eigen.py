@@ -196,7 +196,7 @@ def _eigh_tested(x: Tensor) -> tuple[Tensor, Tensor]:
 register(
     EIGH,
     eigh,
-    reference="tests.support.references_linalg:eigh",
+    reference="tests.support.references.linalg:eigh",
     tested_as=_eigh_tested,
     namespace="linalg",
     kinds="float",
@@ -210,7 +210,7 @@ register(
 register(
     EIGH_VJP,
     widening(lambda g, out: apply(EIGH_VJP, g, out)),
-    reference="tests.support.references_linalg:eigh_vjp",
+    reference="tests.support.references.linalg:eigh_vjp",
     tested_as=widening(lambda g, x: of_squares(EIGH_VJP, g, apply(EIGH, _spread(x)))),
     namespace="internal",
     iterative=True,
@@ -257,7 +257,7 @@ def eigvalsh(x: Tensor) -> Tensor:
 register(
     EIGVALSH,
     eigvalsh,
-    reference="tests.support.references_linalg:eigvalsh",
+    reference="tests.support.references.linalg:eigvalsh",
     tested_as=lambda x: eigvalsh(_spread(x)),
     namespace="linalg",
     kinds="float",
@@ -353,7 +353,7 @@ def _lopsided(x: Tensor) -> Tensor:
 register(
     EIG,
     eig,
-    reference="tests.support.references_linalg:eig",
+    reference="tests.support.references.linalg:eig",
     tested_as=_eig_tested,
     namespace="linalg",
     kinds="float",
@@ -403,7 +403,7 @@ def eigvals(A: Tensor) -> Tensor:  # noqa: N803  # PyTorch's name
 register(
     EIGVALS,
     eigvals,
-    reference="tests.support.references_linalg:eigvals",
+    reference="tests.support.references.linalg:eigvals",
     tested_as=lambda x: eigvals(_lopsided(x)),
     namespace="linalg",
     kinds="float",

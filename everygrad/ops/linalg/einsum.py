@@ -309,7 +309,7 @@ def _path(terms: tuple[Term, ...], out: Term, sizes: tuple[tuple[str, int], ...]
 @composite(
     methods=(),
     kinds="numeric",
-    reference="tests.support.references_linalg:einsum",
+    reference="tests.support.references.linalg:einsum",
     samples=lambda: iter(
         (
             sample("ij,jk->ik", s.real(2, 3), s.real(3, 2, seed=1)),

@@ -176,7 +176,7 @@ register(
     lstsq,
     namespace="linalg",
     kinds="float",
-    reference="tests.support.references_linalg:lstsq",
+    reference="tests.support.references.linalg:lstsq",
     tested_as=_tested,
     samples=lambda: iter(
         (

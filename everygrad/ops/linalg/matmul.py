@@ -328,7 +328,7 @@ give_methods(__rmatmul__=_rmatmul)
 
 @composite(
     scalar_rows="row",
-    reference="tests.support.references:vecdot",
+    reference="tests.support.references.basic:vecdot",
     samples=lambda: iter(
         (
             sample(s.real(3), s.real(3, seed=1)),

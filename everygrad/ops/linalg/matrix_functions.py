@@ -267,7 +267,7 @@ def _is_square(x: Tensor) -> bool:
     methods=(),
     namespace="linalg",
     kinds="float",
-    reference="tests.support.references_linalg:matrix_power",
+    reference="tests.support.references.linalg:matrix_power",
     tested_as=lambda x, n: matrix_power(firm(x) if _is_square(x) else x, n),
     samples=lambda: iter((sample(s.real(2, 2), 5), sample(s.real(2, 2, 2), -2))),
     refuses=(
@@ -390,7 +390,7 @@ def _cheapest(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
     methods=(),
     namespace="linalg",
     kinds="numeric",
-    reference="tests.support.references_linalg:multi_dot",
+    reference="tests.support.references.linalg:multi_dot",
     samples=lambda: iter(
         (
             sample([s.real(2, 3), s.real(3, 1, seed=1), s.real(1, 2, seed=2)]),

@@ -91,7 +91,7 @@ def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: float | str = "fro") 
     methods=(),
     namespace="linalg",
     kinds="float",
-    reference="tests.support.references_linalg:cond",
+    reference="tests.support.references.linalg:cond",
     tested_as=lambda x, p=None: cond(stepped(x), p),
     samples=lambda: iter((sample(s.real(3, 2)), sample(s.real(2, 2, 2), 1))),
     refuses=(

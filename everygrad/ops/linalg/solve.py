@@ -159,7 +159,7 @@ def _steady(n: int, seed: int = 0) -> Any:
 register(
     TRIANGULAR,
     solve_triangular,
-    reference="tests.support.references_linalg:solve_triangular",
+    reference="tests.support.references.linalg:solve_triangular",
     namespace="linalg",
     kinds="float",
     samples=lambda: iter(
@@ -353,7 +353,7 @@ ROW_ORDER: Kernel = Kernel(
 register(
     ROW_ORDER,
     lambda pivots, size: apply(ROW_ORDER, pivots, size=size),
-    reference="tests.support.references_linalg:lexsort_rows",
+    reference="tests.support.references.linalg:lexsort_rows",
     namespace="internal",
     samples=lambda: iter((sample(np.array([2, 2, 2]), 4), sample(np.array([[1, 1], [0, 1]]), 2))),
 )
@@ -379,7 +379,7 @@ def lu_factor(A: Tensor) -> LUFactorResult:  # noqa: N803  # PyTorch's name
 register(
     LU,
     lu_factor,
-    reference="tests.support.references_linalg:lu_factor",
+    reference="tests.support.references.linalg:lu_factor",
     tested_as=lambda x: lu_factor(x).LU,
     namespace="linalg",
     kinds="float",
@@ -405,7 +405,7 @@ class LUResult(NamedTuple):
     methods=(),
     namespace="linalg",
     kinds="float",
-    reference="tests.support.references_linalg:lu",
+    reference="tests.support.references.linalg:lu",
     tested_as=lambda x: lu(x)[1:],
     samples=lambda: iter((sample(s.real(3, 3)), sample(s.real(2, 3, seed=1)))),
     refuses=(refuse(ShapeError, "lu: needs matrices", s.real(3)),),
@@ -422,7 +422,7 @@ def lu(A: Tensor) -> LUResult:  # noqa: N803  # PyTorch's name
     methods=(),
     namespace="linalg",
     kinds="float",
-    reference="tests.support.references_linalg:lu_solve",
+    reference="tests.support.references.linalg:lu_solve",
     samples=lambda: iter((sample(_steady(3), np.array([2, 2, 3]), s.real(3, 2)),)),
     refuses=(
         refuse(ShapeError, "sizes 2 and 3 differ", s.real(2, 2), np.array([1, 2]), s.real(3, 2)),
@@ -509,7 +509,7 @@ def solve(x1: Tensor, x2: Tensor) -> Tensor:
 register(
     SOLVE,
     solve,
-    reference="tests.support.references_linalg:solve",
+    reference="tests.support.references.linalg:solve",
     tested_as=lambda a, b: solve(_firmer(a), b),
     namespace="linalg",
     kinds="float",
@@ -548,7 +548,7 @@ def inv(x: Tensor) -> Tensor:
 register(
     INV,
     inv,
-    reference="tests.support.references_linalg:inv",
+    reference="tests.support.references.linalg:inv",
     tested_as=lambda x: inv(_firmer(x)),
     namespace="linalg",
     kinds="float",
@@ -564,7 +564,7 @@ register(
     methods=(),
     namespace="linalg",
     kinds="float",
-    reference="tests.support.references_linalg:cholesky_solve",
+    reference="tests.support.references.linalg:cholesky_solve",
     samples=lambda: iter(
         (
             sample(s.real(3, 2), _steady(3)),

@@ -282,7 +282,7 @@ def _determined(u: Tensor, values: Tensor, vh: Tensor) -> tuple[Tensor, Tensor, 
 register(
     SVD,
     svd,
-    reference="tests.support.references_linalg:svd",
+    reference="tests.support.references.linalg:svd",
     tested_as=_svd_tested,
     namespace="linalg",
     kinds="float",
@@ -295,7 +295,7 @@ register(
 register(
     SVD_VJP,
     widening(lambda g, out, m: apply(SVD_VJP, g, out, m=m)),
-    reference="tests.support.references_linalg:svd_vjp",
+    reference="tests.support.references.linalg:svd_vjp",
     tested_as=widening(lambda g, x, m: of_squares(SVD_VJP, g, apply(SVD, stepped(x)), m=m)),
     namespace="internal",
     iterative=True,
@@ -310,7 +310,7 @@ register(
 register(
     SVD_COMPLETE,
     lambda x: svd(x, full_matrices=True),
-    reference="tests.support.references_linalg:svd",
+    reference="tests.support.references.linalg:svd",
     tested_as=lambda x: _determined(*svd(stepped(x))),
     namespace="internal",
     samples=lambda: iter((sample(s.real(3, 2)),)),
@@ -349,7 +349,7 @@ def svdvals(x: Tensor) -> Tensor:
 register(
     SVDVALS,
     svdvals,
-    reference="tests.support.references_linalg:svdvals",
+    reference="tests.support.references.linalg:svdvals",
     tested_as=lambda x: svdvals(stepped(x)),
     namespace="linalg",
     kinds="float",
@@ -425,7 +425,7 @@ def pinv(x: Tensor, *, rtol: float | Tensor | None = None) -> Tensor:
 register(
     PINV,
     pinv,
-    reference="tests.support.references_linalg:pinv",
+    reference="tests.support.references.linalg:pinv",
     tested_as=lambda x, **options: pinv(stepped(x), **options),
     namespace="linalg",
     kinds="float",
@@ -440,7 +440,7 @@ register(
     kinds="float",
     flat=True,
     gives="index",
-    reference="tests.support.references_linalg:matrix_rank",
+    reference="tests.support.references.linalg:matrix_rank",
     tested_as=lambda x, **options: matrix_rank(stepped(x), **options),
     samples=lambda: iter((sample(s.real(3, 2)),)),
     refuses=(refuse(ShapeError, "matrix_rank: needs matrices", s.real(3)),),

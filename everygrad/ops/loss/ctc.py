@@ -187,7 +187,7 @@ register(
     kinds="real float",
     torch=None,
     tested_as=_in_probabilities,
-    reference="tests.support.references_neural:ctc_states",
+    reference="tests.support.references.neural:ctc_states",
     samples=lambda: iter((sample(s.real(3, 2, 4), _SKIPS, _TIMES),)),
 )
 register(
@@ -197,7 +197,7 @@ register(
     kinds="real float",
     torch=None,
     tested_as=_adjoint_of_any,
-    reference="tests.support.references_neural:ctc_adjoint",
+    reference="tests.support.references.neural:ctc_adjoint",
     samples=lambda: iter((sample(s.real(3, 2, 4), s.real(3, 2, 4, seed=1), _SKIPS, _TIMES),)),
 )
 
@@ -268,7 +268,7 @@ _LOGS, _LABELS = s.real(3, 2, 3), np.array([[1, 2], [2, 1]])
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:ctc_loss",
+    reference="tests.support.references.neural:ctc_loss",
     torch=None,  # its derivative is that of log_softmax and the loss together
     samples=_samples,
     refuses=(

@@ -32,7 +32,7 @@ def _full(x: Tensor) -> Tensor:
     scalar_rows="row",
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:normalize",
+    reference="tests.support.references.neural:normalize",
     torch="torch.nn.functional:normalize",
     samples=lambda: iter((sample(_X), sample(_X, 3.0, 0), sample(_X, 1.0, -1))),
     refuses=(refuse(AxisError, "normalize: axis 2", _X, axis=2),),
@@ -50,7 +50,7 @@ def normalize(x: Tensor, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> T
     scalar_rows="row",
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:cosine_similarity",
+    reference="tests.support.references.neural:cosine_similarity",
     torch="torch.nn.functional:cosine_similarity",
     samples=lambda: iter((sample(_X, _Y), sample(s.real(2, 1, 3), _Y, axis=-1))),
     refuses=(
@@ -77,7 +77,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, axis: int = 1, eps: float = 1e-8) 
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:pairwise_distance",
+    reference="tests.support.references.neural:pairwise_distance",
     torch="torch.nn.functional:pairwise_distance",
     samples=lambda: iter((sample(_X, _Y), sample(_X, _Y[0], 3.0, keepdims=True))),
     refuses=(
@@ -109,7 +109,7 @@ def _check_signs(op: str, y: Tensor, shape: shapes.Shape) -> None:
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:cosine_embedding_loss",
+    reference="tests.support.references.neural:cosine_embedding_loss",
     torch="torch.nn.functional:cosine_embedding_loss",
     samples=lambda: iter(
         (sample(_X, _Y, _SIGNS, margin=-0.9), sample(_X, _Y, -_SIGNS, reduction="none"))
@@ -145,7 +145,7 @@ def cosine_embedding_loss(
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:triplet_margin_loss",
+    reference="tests.support.references.neural:triplet_margin_loss",
     torch="torch.nn.functional:triplet_margin_loss",
     samples=lambda: iter(
         (
@@ -190,7 +190,7 @@ def triplet_margin_loss(
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:margin_ranking_loss",
+    reference="tests.support.references.neural:margin_ranking_loss",
     torch="torch.nn.functional:margin_ranking_loss",
     samples=lambda: iter(
         (
@@ -218,7 +218,7 @@ def margin_ranking_loss(
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:hinge_embedding_loss",
+    reference="tests.support.references.neural:hinge_embedding_loss",
     torch="torch.nn.functional:hinge_embedding_loss",
     samples=lambda: iter(
         (
@@ -243,7 +243,7 @@ def hinge_embedding_loss(
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:soft_margin_loss",
+    reference="tests.support.references.neural:soft_margin_loss",
     torch="torch.nn.functional:soft_margin_loss",
     samples=lambda: iter((sample(_X[:, 0], _SIGNS), sample(_X[:, 0], -_SIGNS, reduction="none"))),
     refuses=(refuse(ShapeError, "soft_margin_loss: target .* must have", _X, _SIGNS),),
@@ -259,7 +259,7 @@ def soft_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tens
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:multi_margin_loss",
+    reference="tests.support.references.neural:multi_margin_loss",
     torch=None,  # it has no second derivative
     samples=lambda: iter(
         (
@@ -311,7 +311,7 @@ def multi_margin_loss(
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:multilabel_soft_margin_loss",
+    reference="tests.support.references.neural:multilabel_soft_margin_loss",
     torch="torch.nn.functional:multilabel_soft_margin_loss",
     samples=lambda: iter(
         (sample(_X, np.array([[1, 0, 1], [0, 1, 1]]), s.real(3, low=0.5), reduction="none"),)

@@ -44,7 +44,7 @@ def check_alike(op: str, x: Tensor, target: Tensor, what: str = "target") -> Non
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references:mse_loss",
+    reference="tests.support.references.basic:mse_loss",
     samples=lambda: iter(
         (
             sample(s.real(2, 3), s.real(2, 3, seed=1)),
@@ -177,7 +177,7 @@ register(
         NLL_GATHER, logs, target, axis=axis, ignore_index=ignore_index
     ),
     namespace="internal",
-    reference="tests.support.references:nll_gather",
+    reference="tests.support.references.basic:nll_gather",
     samples=lambda: iter(
         (
             sample(s.real(3, 4), _SOME, axis=1, ignore_index=-100),
@@ -203,7 +203,7 @@ register(
         NLL_SCATTER, v, target, axis=axis, classes=classes, ignore_index=ignore_index
     ),
     namespace="internal",
-    reference="tests.support.references:nll_scatter",
+    reference="tests.support.references.basic:nll_scatter",
     samples=lambda: iter(
         (
             sample(s.real(3), _SOME, axis=1, classes=4, ignore_index=-100),
@@ -217,7 +217,7 @@ register(
         SOFTMAX_CROSS_ENTROPY, x, target, axis=axis, ignore_index=ignore_index
     ),
     namespace="internal",
-    reference="tests.support.references:softmax_cross_entropy",
+    reference="tests.support.references.basic:softmax_cross_entropy",
     samples=lambda: iter(
         (
             sample(s.real(3, 4), _SOME, axis=1, ignore_index=-100),
@@ -266,7 +266,7 @@ def _entropy_samples() -> Any:
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references:cross_entropy",
+    reference="tests.support.references.basic:cross_entropy",
     samples=_entropy_samples,
     refuses=(
         refuse(
@@ -387,8 +387,8 @@ _LABELS = np.array([0, 2])
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:nll_loss",
-    torch="tests.support.references_neural:torch_nll_loss",
+    reference="tests.support.references.neural:nll_loss",
+    torch="tests.support.references.neural:torch_nll_loss",
     samples=lambda: iter(
         (
             sample(s.real(2, 3), _LABELS, s.real(3, low=0.5, seed=1)),

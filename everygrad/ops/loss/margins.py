@@ -83,7 +83,7 @@ _LABELS = np.array([[3, 0, -1, 1], [2, -1, -1, -1]])
     kinds="real float",
     methods=(),
     torch=None,  # it has no second derivative
-    reference="tests.support.references_neural:multilabel_margin_loss",
+    reference="tests.support.references.neural:multilabel_margin_loss",
     samples=lambda: iter(
         (sample(_X, _LABELS), sample(_X[0], _LABELS[0]), sample(_X, _LABELS, reduction="none"))
     ),

@@ -48,7 +48,7 @@ def _difference(op: str, x: Tensor, target: Tensor) -> Tensor:
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:l1_loss",
+    reference="tests.support.references.neural:l1_loss",
     torch="torch.nn.functional:l1_loss",
     samples=_samples(),
     refuses=_refusals("l1_loss"),
@@ -89,7 +89,7 @@ _huber: Function = elementwise(
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:smooth_l1_loss",
+    reference="tests.support.references.neural:smooth_l1_loss",
     torch="torch.nn.functional:smooth_l1_loss",
     samples=_samples(beta=0.8),
     refuses=_refusals(
@@ -109,7 +109,7 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: str = "mean", beta: flo
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:huber_loss",
+    reference="tests.support.references.neural:huber_loss",
     torch="torch.nn.functional:huber_loss",
     samples=_samples(delta=0.8),
     refuses=_refusals(
@@ -155,7 +155,7 @@ BINARY_ENTROPY: Function = elementwise(
     doc="-(target log(x) + (1 - target) log(1 - x)), logarithms being -100 at least.",
     methods=(),
     namespace="internal",
-    reference="tests.support.references_neural:binary_entropy",
+    reference="tests.support.references.neural:binary_entropy",
     samples=lambda: iter(
         (
             sample(s.real(2, 3, low=0.1, high=0.9), s.real(2, 3, low=0.0, high=1.0, seed=1)),
@@ -181,8 +181,8 @@ _P, _T = s.real(2, 3, low=0.1, high=0.9), s.real(2, 3, low=0.0, high=1.0, seed=1
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:binary_cross_entropy",
-    torch="tests.support.references_neural:torch_binary_cross_entropy",
+    reference="tests.support.references.neural:binary_cross_entropy",
+    torch="tests.support.references.neural:torch_binary_cross_entropy",
     samples=lambda: iter(
         (
             sample(_P, _T),
@@ -211,8 +211,8 @@ def binary_cross_entropy(
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:binary_cross_entropy_with_logits",
-    torch="tests.support.references_neural:torch_binary_cross_entropy_with_logits",
+    reference="tests.support.references.neural:binary_cross_entropy_with_logits",
+    torch="tests.support.references.neural:torch_binary_cross_entropy_with_logits",
     samples=lambda: iter(
         (
             sample(_X, _T),
@@ -252,7 +252,7 @@ def binary_cross_entropy_with_logits(
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:kl_div",
+    reference="tests.support.references.neural:kl_div",
     torch="torch.nn.functional:kl_div",
     samples=lambda: iter(
         (
@@ -289,7 +289,7 @@ def kl_div(x: Tensor, target: Tensor, reduction: str = "mean", log_target: bool 
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:gaussian_nll_loss",
+    reference="tests.support.references.neural:gaussian_nll_loss",
     torch="torch.nn.functional:gaussian_nll_loss",
     samples=lambda: iter(
         (
@@ -345,7 +345,7 @@ def _variance(op: str, x: Tensor, var: Tensor) -> Tensor:
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:poisson_nll_loss",
+    reference="tests.support.references.neural:poisson_nll_loss",
     torch="torch.nn.functional:poisson_nll_loss",
     samples=lambda: iter(
         (

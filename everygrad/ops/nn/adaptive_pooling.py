@@ -122,7 +122,7 @@ def _adaptive_avg_pool_of(count: int) -> Function:
     return composite(
         kinds="float",
         methods=(),
-        reference=f"tests.support.references_neural:{name}",
+        reference=f"tests.support.references.neural:{name}",
         torch=f"torch.nn.functional:{name}",
         samples=_samples(count),
         refuses=_refusals(name, count),
@@ -170,7 +170,7 @@ def _adaptive_max_pool_of(count: int) -> Function:
     return composite(
         kinds="ordered",
         methods=(),
-        reference=f"tests.support.references_neural:{name}",
+        reference=f"tests.support.references.neural:{name}",
         torch=f"torch.nn.functional:{name}",
         samples=_samples(count),
         refuses=_refusals(name, count),
@@ -245,7 +245,7 @@ def _max_unpool_of(count: int) -> Function:
     return composite(
         kinds="any",
         methods=(),
-        reference=f"tests.support.references_neural:{name}",
+        reference=f"tests.support.references.neural:{name}",
         torch=f"torch.nn.functional:{name}",
         samples=samples,
         refuses=(

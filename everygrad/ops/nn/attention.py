@@ -303,7 +303,7 @@ def _masked_grad_samples() -> Iterator[Sample]:
 register(
     ATTENTION,
     attention,
-    reference="tests.support.references:attention",
+    reference="tests.support.references.basic:attention",
     namespace="internal",
     samples=_samples,
     refuses=(
@@ -315,7 +315,7 @@ register(
 register(
     ATTENTION_MASKED,
     attention_masked,
-    reference="tests.support.references:attention_masked",
+    reference="tests.support.references.basic:attention_masked",
     namespace="internal",
     samples=_masked_samples,
     refuses=(
@@ -329,14 +329,14 @@ register(
     lambda g, q, k, v, scale, causal: apply(
         ATTENTION_GRADS, g, q, k, v, scale=scale, causal=causal
     ),
-    reference="tests.support.references:attention_grads",
+    reference="tests.support.references.basic:attention_grads",
     namespace="internal",
     samples=_grad_samples,
 )
 register(
     ATTENTION_MASKED_GRADS,
     lambda g, q, k, v, mask, scale: apply(ATTENTION_MASKED_GRADS, g, q, k, v, mask, scale=scale),
-    reference="tests.support.references:attention_masked_grads",
+    reference="tests.support.references.basic:attention_masked_grads",
     namespace="internal",
     samples=_masked_grad_samples,
 )

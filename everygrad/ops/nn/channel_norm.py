@@ -115,7 +115,7 @@ register(
     CHANNEL_MOMENTS,
     moments,
     kinds="real float",
-    reference="tests.support.references_neural:channel_moments",
+    reference="tests.support.references.neural:channel_moments",
     namespace="internal",
     samples=lambda: iter((sample(_X), sample(s.real(2, 3, 2, 2)))),
 )
@@ -123,7 +123,7 @@ register(
     CHANNEL_NORM,
     channel_norm,
     kinds="real float",
-    reference="tests.support.references_neural:channel_norm",
+    reference="tests.support.references.neural:channel_norm",
     namespace="internal",
     samples=lambda: iter((sample(_X, _W, _B, 1e-3),)),
 )
@@ -131,7 +131,7 @@ register(
     CHANNEL_NORM_GRADS,
     lambda g, x, weight, eps: apply(CHANNEL_NORM_GRADS, g, x, weight, eps=eps),
     kinds="real float",
-    reference="tests.support.references_neural:channel_norm_grads",
+    reference="tests.support.references.neural:channel_norm_grads",
     namespace="internal",
     samples=lambda: iter((sample(_G, _X, _W, 1e-3),)),
 )

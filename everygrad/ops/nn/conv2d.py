@@ -392,7 +392,7 @@ register(
     conv2d,
     methods=("conv2d",),
     kinds="real float",
-    reference="tests.support.references_neural:conv2d",
+    reference="tests.support.references.neural:conv2d",
     samples=_conv_samples,
     refuses=(
         refuse(
@@ -438,7 +438,7 @@ _SAMPLE_WINDOW = Window((3, 2), (2, 1), (1, 0), (1, 2))
 register(
     CONV_INPUT,
     lambda y, w, window, image: apply(CONV_INPUT, y, w, window=window, image=image),
-    reference="tests.support.references:conv2d_input",
+    reference="tests.support.references.basic:conv2d_input",
     namespace="internal",
     samples=lambda: iter(
         (sample(s.real(1, 2, 3, 3), s.real(2, 2, 3, 2, seed=1), _SAMPLE_WINDOW, (1, 2, 6, 5)),)
@@ -447,7 +447,7 @@ register(
 register(
     CONV_WEIGHT,
     lambda x, y, window, weight: apply(CONV_WEIGHT, x, y, window=window, weight=weight),
-    reference="tests.support.references:conv2d_weight",
+    reference="tests.support.references.basic:conv2d_weight",
     namespace="internal",
     samples=lambda: iter(
         (sample(s.real(1, 2, 6, 5), s.real(1, 2, 3, 3, seed=1), _SAMPLE_WINDOW, (2, 2, 3, 2)),)

@@ -151,7 +151,7 @@ register(
     VOLUME,
     lambda x, w, window: apply(VOLUME, x, w, window=window),
     kinds="real float",
-    reference="tests.support.references_neural:convolve3d",
+    reference="tests.support.references.neural:convolve3d",
     namespace="internal",
     samples=lambda: iter((sample(s.real(*_X), s.real(*_W, seed=1), _WINDOW),)),
 )
@@ -159,7 +159,7 @@ register(
     VOLUME_INPUT,
     lambda y, w, window, image: apply(VOLUME_INPUT, y, w, window=window, image=image),
     kinds="real float",
-    reference="tests.support.references_neural:convolve3d_input",
+    reference="tests.support.references.neural:convolve3d_input",
     namespace="internal",
     samples=lambda: iter((sample(s.real(*_Y), s.real(*_W, seed=1), _WINDOW, _X),)),
 )
@@ -167,7 +167,7 @@ register(
     VOLUME_WEIGHT,
     lambda x, y, window, weight: apply(VOLUME_WEIGHT, x, y, window=window, weight=weight),
     kinds="real float",
-    reference="tests.support.references_neural:convolve3d_weight",
+    reference="tests.support.references.neural:convolve3d_weight",
     namespace="internal",
     samples=lambda: iter((sample(s.real(*_X), s.real(*_Y, seed=1), _WINDOW, _W),)),
 )

@@ -105,8 +105,8 @@ def _refusals(name: str, count: int) -> tuple[Any, ...]:
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:conv1d",
-    torch="tests.support.references_neural:torch_conv1d",
+    reference="tests.support.references.neural:conv1d",
+    torch="tests.support.references.neural:torch_conv1d",
     samples=_line_samples,
     refuses=_refusals("conv1d", 1),
 )
@@ -152,8 +152,8 @@ def _volume_samples() -> Any:
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:conv3d",
-    torch="tests.support.references_neural:torch_conv3d",
+    reference="tests.support.references.neural:conv3d",
+    torch="tests.support.references.neural:torch_conv3d",
     samples=_volume_samples,
     refuses=_refusals("conv3d", 3),
 )
@@ -340,7 +340,7 @@ def _transposed_of(count: int) -> Function:
     return composite(
         kinds="real float",
         methods=(),
-        reference=f"tests.support.references_neural:{name}",
+        reference=f"tests.support.references.neural:{name}",
         torch=f"torch.nn.functional:{name}",
         samples=_transposed_samples(count),
         refuses=_transposed_refusals(name, count),

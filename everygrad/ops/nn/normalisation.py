@@ -75,8 +75,8 @@ def _by_running(
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:batch_norm",
-    torch="tests.support.references_neural:torch_batch_norm",
+    reference="tests.support.references.neural:batch_norm",
+    torch="tests.support.references.neural:torch_batch_norm",
     samples=lambda: iter(
         (
             sample(_X, None, None, s.real(3, seed=1), s.real(3, seed=2), True),
@@ -165,8 +165,8 @@ def _by_kernels(
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:instance_norm",
-    torch="tests.support.references_neural:torch_instance_norm",
+    reference="tests.support.references.neural:instance_norm",
+    torch="tests.support.references.neural:torch_instance_norm",
     samples=lambda: iter(
         (
             sample(_X, None, None, s.real(3, seed=1), s.real(3, seed=2), eps=0.1),
@@ -222,7 +222,7 @@ def instance_norm(
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:group_norm",
+    reference="tests.support.references.neural:group_norm",
     torch="torch.nn.functional:group_norm",
     samples=lambda: iter(
         (
@@ -280,7 +280,7 @@ register(
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:rms_norm",
+    reference="tests.support.references.neural:rms_norm",
     torch="torch.nn.functional:rms_norm",
     samples=lambda: iter(
         (
@@ -321,7 +321,7 @@ def rms_norm(
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:local_response_norm",
+    reference="tests.support.references.neural:local_response_norm",
     torch="torch.nn.functional:local_response_norm",
     samples=lambda: iter(
         (sample(s.real(1, 4, 2), 3, 0.5, 0.6, 2.0), sample(s.real(2, 3, 1), 2, 1.0))

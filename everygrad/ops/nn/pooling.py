@@ -77,7 +77,7 @@ register(
     POOL_INDEX,
     lambda x, window: apply(POOL_INDEX, x, window=window),
     gives="index",
-    reference="tests.support.references:max_pool2d_index",
+    reference="tests.support.references.basic:max_pool2d_index",
     namespace="internal",
     samples=lambda: iter(
         (
@@ -238,28 +238,28 @@ register(
     MAX,
     lambda x, window: apply(MAX, x, window=window),
     kinds="ordered",
-    reference="tests.support.references_neural:max_pool2d_value",
+    reference="tests.support.references.neural:max_pool2d_value",
     namespace="internal",
     samples=_window_samples(False, True),
 )
 register(
     MAX_SPREAD,
     lambda y, x, window: apply(MAX_SPREAD, y, x, window=window),
-    reference="tests.support.references_neural:max_pool2d_spread",
+    reference="tests.support.references.neural:max_pool2d_spread",
     namespace="internal",
     samples=_window_samples(True, True),
 )
 register(
     SUM,
     lambda x, window: apply(SUM, x, window=window),
-    reference="tests.support.references_neural:sum_pool2d",
+    reference="tests.support.references.neural:sum_pool2d",
     namespace="internal",
     samples=_window_samples(False, True),
 )
 register(
     SUM_SPREAD,
     lambda y, window, image: apply(SUM_SPREAD, y, window=window, image=image),
-    reference="tests.support.references_neural:sum_pool2d_spread",
+    reference="tests.support.references.neural:sum_pool2d_spread",
     namespace="internal",
     samples=_window_samples(True, False, True),
 )
@@ -384,7 +384,7 @@ def _max_pool_of(count: int) -> Function:
     return composite(
         kinds="ordered",
         methods=_methods(name),
-        reference=f"tests.support.references_neural:{name}",
+        reference=f"tests.support.references.neural:{name}",
         torch=f"torch.nn.functional:{name}",
         samples=_samples(count, dilation=2) if count < 3 else _samples(count),
         refuses=_refusals(name, count),
@@ -476,7 +476,7 @@ def _avg_pool_of(count: int) -> Function:
     return composite(
         kinds="float",
         methods=_methods(name),
-        reference=f"tests.support.references_neural:{name}",
+        reference=f"tests.support.references.neural:{name}",
         torch=f"torch.nn.functional:{name}",
         samples=_samples(count, count_include_pad=False),
         refuses=(
@@ -529,7 +529,7 @@ def _lp_pool_of(count: int) -> Function:
     return composite(
         kinds="real float",
         methods=(),
-        reference=f"tests.support.references_neural:{name}",
+        reference=f"tests.support.references.neural:{name}",
         torch=f"torch.nn.functional:{name}",
         samples=samples,
         refuses=(

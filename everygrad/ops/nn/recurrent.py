@@ -340,7 +340,7 @@ register(
     namespace="internal",
     kinds="real float",
     torch=None,
-    reference="tests.support.references_recurrent:rnn_sequence",
+    reference="tests.support.references.recurrent:rnn_sequence",
     samples=_samples,
     refuses=(
         refuse(ArgumentError, "rnn_sequence: mode must be", _GX, _START, _W, _B, mode="rnn"),
@@ -354,7 +354,7 @@ register(
     namespace="internal",
     kinds="real float",
     torch=None,
-    reference="tests.support.references_recurrent:rnn_reserve",
+    reference="tests.support.references.recurrent:rnn_reserve",
     samples=_samples,
 )
 register(
@@ -363,6 +363,6 @@ register(
     namespace="internal",
     kinds="real float",
     torch=None,
-    reference="tests.support.references_recurrent:rnn_grads",
+    reference="tests.support.references.recurrent:rnn_grads",
     samples=_grad_samples,
 )

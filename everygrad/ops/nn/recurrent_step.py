@@ -120,7 +120,7 @@ register(
     RNN_STEP,
     lambda gx, gh, state, mode: apply(RNN_STEP, gx, gh, state, mode=mode),
     kinds="real float",
-    reference="tests.support.references_recurrent:rnn_step",
+    reference="tests.support.references.recurrent:rnn_step",
     namespace="internal",
     samples=lambda: iter([sample(*_inputs(mode), mode) for mode in ("lstm", "gru")]),
 )
@@ -128,7 +128,7 @@ register(
     RNN_STEP_GRADS,
     lambda g, gx, gh, state, mode: apply(RNN_STEP_GRADS, g, gx, gh, state, mode=mode),
     kinds="real float",
-    reference="tests.support.references_recurrent:rnn_step_grads",
+    reference="tests.support.references.recurrent:rnn_step_grads",
     namespace="internal",
     samples=lambda: iter(
         [

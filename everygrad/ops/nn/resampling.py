@@ -163,7 +163,7 @@ def _repeated(x: Tensor, axis: int, table: Table) -> Tensor:
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:interpolate",
+    reference="tests.support.references.neural:interpolate",
     torch="torch.nn.functional:interpolate",
     samples=lambda: iter(
         (
@@ -341,7 +341,7 @@ def _check_grid(x: Tensor, grid: Tensor, mode: str, padding_mode: str) -> None:
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:grid_sample",
+    reference="tests.support.references.neural:grid_sample",
     torch=None,  # it has no second derivative
     samples=lambda: iter(
         (
@@ -407,7 +407,7 @@ def grid_sample(
 @composite(
     kinds="real float",
     methods=(),
-    reference="tests.support.references_neural:affine_grid",
+    reference="tests.support.references.neural:affine_grid",
     torch="torch.nn.functional:affine_grid",
     samples=lambda: iter(
         (

@@ -153,7 +153,7 @@ register(
     methods=("softmax",),
     by_itself=True,
     kinds="real float",
-    reference="tests.support.references:softmax",
+    reference="tests.support.references.basic:softmax",
     samples=_row_samples,
     refuses=_row_refusals("softmax"),
 )
@@ -163,7 +163,7 @@ register(
     methods=("log_softmax",),
     by_itself=True,
     kinds="real float",
-    reference="tests.support.references:log_softmax",
+    reference="tests.support.references.basic:log_softmax",
     samples=_row_samples,
     refuses=_row_refusals("log_softmax"),
 )
@@ -171,7 +171,7 @@ for _op in (SOFTMAX_VJP, LOG_SOFTMAX_VJP):
     register(
         _op,
         (lambda op: lambda g, out, axis: apply(op, g, out, axis=axis))(_op),
-        reference=f"tests.support.references:{_op.name}",
+        reference=f"tests.support.references.basic:{_op.name}",
         namespace="internal",
         samples=lambda: iter((sample(s.real(2, 3), s.real(2, 3, seed=1), 1),)),
     )
@@ -241,14 +241,14 @@ register(
     standardize,
     scalar_rows="row",
     kinds="real float",
-    reference="tests.support.references:standardize",
+    reference="tests.support.references.basic:standardize",
     samples=lambda: iter((sample(s.real(2, 4)), sample(s.real(3, 2, 4), axis=(0, 2), eps=1e-3))),
     refuses=(refuse(AxisError, "standardize: axis 2", s.real(2, 3), axis=2),),
 )
 register(
     STANDARDIZE_VJP,
     lambda g, out, x, axes, eps: apply(STANDARDIZE_VJP, g, out, x, axes=axes, eps=eps),
-    reference="tests.support.references:standardize_vjp",
+    reference="tests.support.references.basic:standardize_vjp",
     namespace="internal",
     samples=lambda: iter(
         (sample(s.real(2, 4), s.real(2, 4, seed=1), s.real(2, 4, seed=2), (1,), 1e-5),)
@@ -328,14 +328,14 @@ register(
     lambda x, weight, bias, axes, eps: apply(
         SCALED_STANDARDIZE, x, weight, bias, axes=axes, eps=eps
     ),
-    reference="tests.support.references:scaled_standardize",
+    reference="tests.support.references.basic:scaled_standardize",
     namespace="internal",
     samples=lambda: iter((sample(s.real(2, 4), s.real(4, seed=1), s.real(4, seed=2), (1,), 1e-5),)),
 )
 register(
     SCALED_STANDARDIZE_VJP,
     lambda g, x, weight, axes, eps: apply(SCALED_STANDARDIZE_VJP, g, x, weight, axes=axes, eps=eps),
-    reference="tests.support.references:scaled_standardize_vjp",
+    reference="tests.support.references.basic:scaled_standardize_vjp",
     namespace="internal",
     samples=lambda: iter(
         (sample(s.real(2, 4, seed=3), s.real(2, 4), s.real(4, seed=1), (1,), 1e-5),)
@@ -344,7 +344,7 @@ register(
 register(
     TIMES_STANDARDIZED,
     lambda g, x, axes, eps: apply(TIMES_STANDARDIZED, g, x, axes=axes, eps=eps),
-    reference="tests.support.references:times_standardized",
+    reference="tests.support.references.basic:times_standardized",
     namespace="internal",
     samples=lambda: iter((sample(s.real(2, 4, seed=3), s.real(2, 4), (1,), 1e-5),)),
 )
@@ -381,7 +381,7 @@ register(
     methods=("layer_norm",),
     by_itself=True,
     kinds="real float",
-    reference="tests.support.references:layer_norm",
+    reference="tests.support.references.basic:layer_norm",
     samples=lambda: iter(
         (
             sample(s.real(2, 4), (4,)),
@@ -418,7 +418,7 @@ def dropout(
 @composite(
     namespace="nn",  # users find nn.functional.embedding, which has options
     methods=(),
-    reference="tests.support.references:embedding",
+    reference="tests.support.references.basic:embedding",
     samples=lambda: iter(
         (
             sample(np.array([0, 2, 2]), s.real(4, 3)),

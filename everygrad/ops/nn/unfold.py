@@ -16,7 +16,7 @@ from everygrad.ops.shape.movement import put_slices, slice_axis
 
 @composite(
     methods=(),
-    reference="tests.support.references_neural:im2col",
+    reference="tests.support.references.neural:im2col",
     torch="torch.nn.functional:unfold",
     samples=lambda: iter(
         (
@@ -45,7 +45,7 @@ def im2col(
 @composite(
     kinds="numeric",
     methods=(),
-    reference="tests.support.references_neural:col2im",
+    reference="tests.support.references.neural:col2im",
     torch="torch.nn.functional:fold",
     samples=lambda: iter(
         (
@@ -122,7 +122,7 @@ def _check_factor(op: str, x: Tensor, name: str, factor: Any) -> int:
 
 @composite(
     methods=(),
-    reference="tests.support.references_neural:pixel_shuffle",
+    reference="tests.support.references.neural:pixel_shuffle",
     torch="torch.nn.functional:pixel_shuffle",
     samples=lambda: iter((sample(s.real(1, 4, 1, 2), 2), sample(s.real(4, 2, 1), 2))),
     refuses=(
@@ -145,7 +145,7 @@ def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
 
 @composite(
     methods=(),
-    reference="tests.support.references_neural:pixel_unshuffle",
+    reference="tests.support.references.neural:pixel_unshuffle",
     torch="torch.nn.functional:pixel_unshuffle",
     samples=lambda: iter((sample(s.real(1, 1, 2, 4), 2), sample(s.real(2, 2, 2), 2))),
     refuses=(
@@ -167,7 +167,7 @@ def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
 
 @composite(
     methods=(),
-    reference="tests.support.references_neural:channel_shuffle",
+    reference="tests.support.references.neural:channel_shuffle",
     torch="torch.nn.functional:channel_shuffle",
     samples=lambda: iter((sample(s.real(1, 6, 2), 2), sample(s.real(2, 4, 1), 4))),
     refuses=(

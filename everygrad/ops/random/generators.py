@@ -44,7 +44,7 @@ def mulhi(x: Tensor, y: Tensor) -> Tensor:
 register(
     MULHI,
     mulhi,
-    reference="tests.support.references:mulhi",
+    reference="tests.support.references.basic:mulhi",
     namespace="internal",
     samples=lambda: iter(
         (sample(np.array([2**32 - 1, 7], np.uint32), np.array([2**32 - 1, 2**31], np.uint32)),)
@@ -82,7 +82,7 @@ BITS: Kernel = Kernel(
 register(
     BITS,
     lambda state, count: apply(BITS, state, count=count),
-    reference="tests.support.references:philox",
+    reference="tests.support.references.basic:philox",
     namespace="internal",
     samples=lambda: iter(
         (
@@ -104,7 +104,7 @@ ADVANCE: Kernel = Kernel("philox_advance", _advanced, ("state",), constant=True)
 register(
     ADVANCE,
     lambda state, blocks: apply(ADVANCE, state, blocks=blocks),
-    reference="tests.support.references_random:philox_advance",
+    reference="tests.support.references.random:philox_advance",
     namespace="internal",
     samples=lambda: iter(
         (

@@ -88,7 +88,7 @@ def _enter(op: OfWords, reference: str, samples: Any, **notes: Any) -> None:
     register(
         op,
         function,
-        reference=f"tests.support.references_random:{reference}",
+        reference=f"tests.support.references.random:{reference}",
         namespace="internal",
         samples=samples,
         **notes,

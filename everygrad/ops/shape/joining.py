@@ -171,7 +171,7 @@ def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 
 @composite(
-    reference="tests.support.references:split",
+    reference="tests.support.references.basic:split",
     samples=lambda: iter(
         (
             sample(s.real(6), 2),
@@ -290,7 +290,7 @@ def recorded_parts(
 
 
 @composite(
-    reference="tests.support.references:pad",
+    reference="tests.support.references.basic:pad",
     samples=lambda: iter(
         (
             sample(s.real(3), ((1, 2),)),

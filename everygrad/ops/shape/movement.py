@@ -170,7 +170,7 @@ register(
 
 
 @composite(
-    reference="tests.support.references:expand",
+    reference="tests.support.references.basic:expand",
     torch=lambda torch, x, *shape: x.expand(*shape),
     samples=lambda: iter(
         (
@@ -203,7 +203,7 @@ def _kept(wanted: Shape, shape: Shape) -> Shape:
 
 
 @composite(
-    reference="tests.support.references:sum_to",
+    reference="tests.support.references.basic:sum_to",
     samples=lambda: iter(
         (
             sample(s.real(2, 3), (3,)),
@@ -279,7 +279,7 @@ def slice_axis(x: Tensor, axis: int, start: int, count: int, step: int = 1) -> T
 register(
     SLICE,
     take_slices,
-    reference="tests.support.references:take_slices",
+    reference="tests.support.references.basic:take_slices",
     samples=lambda: iter(
         (
             sample(s.real(4, 3), ((1, 2, 1), (0, 3, 1))),
@@ -292,7 +292,7 @@ register(
 register(
     UNSLICE,
     put_slices,
-    reference="tests.support.references:put_slices",
+    reference="tests.support.references.basic:put_slices",
     samples=lambda: iter(
         (
             sample(s.real(2, 3), (4, 3), ((1, 2, 1), (0, 3, 1))),
@@ -329,7 +329,7 @@ def flip(x: Tensor, axis: Any = None, **names: Any) -> Tensor:
 
 @composite(
     scalar_rows="row",
-    reference="tests.support.references:squeeze",
+    reference="tests.support.references.basic:squeeze",
     samples=lambda: iter(
         (
             sample(s.real(1, 3), 0),
@@ -440,7 +440,7 @@ def matrix_transpose(x: Tensor) -> Tensor:
 
 
 @composite(
-    reference="tests.support.references:flatten",
+    reference="tests.support.references.basic:flatten",
     samples=lambda: iter(
         (
             sample(s.real(2, 3, 4)),

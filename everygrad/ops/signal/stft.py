@@ -112,7 +112,7 @@ def _padding(count: int, pad: int, mode: str) -> Any:
     methods=(),
     namespace="fft",
     kinds="float",
-    reference="tests.support.references_fft:stft",
+    reference="tests.support.references.fft:stft",
     samples=lambda: iter(
         (
             sample(s.real(7), 4, hop_length=2),
@@ -185,7 +185,7 @@ def _stretches(x: Tensor, size: int, hop: int, pad: int, mode: str) -> Tensor:
     methods=(),
     namespace="fft",
     kinds="float",
-    reference="tests.support.references_fft:istft",
+    reference="tests.support.references.fft:istft",
     samples=lambda: iter(
         (sample(s.real(3, 4), 4, hop_length=2), sample(s.real(2, 3, 3), 4, 1, normalized=True))
     ),

@@ -95,7 +95,7 @@ def _modified(name: str, n: int, scaled: bool) -> Function:
         doc=f"{scale} modified Bessel function of the first kind, of order {n}.",
         methods=(),
         namespace="special",
-        reference=f"{'scipy.special' if scaled else 'tests.support.references_special'}:{name}",
+        reference=f"{'scipy.special' if scaled else 'tests.support.references.special'}:{name}",
         torch=None,
         samples=few(-3.0, 9.5, shapes=((2, 3), (0,))),
     )
@@ -109,7 +109,7 @@ register(
     BESSEL_I,
     lambda x, n, scaled: applied(BESSEL_I, x, n=n, scaled=scaled),
     namespace="internal",
-    reference="tests.support.references_special:bessel_i",
+    reference="tests.support.references.special:bessel_i",
     samples=lambda: iter(
         (sample(s.real(3, low=-2.0, high=9.0), 2, False), sample(s.real(3), 3, True))
     ),
@@ -215,7 +215,7 @@ def _plain(name: str, n: int, body: Any, slope: Any, doc: str, low: float) -> Fu
         doc=doc,
         methods=(),
         namespace="special",
-        reference=f"tests.support.references_special:{name}",
+        reference=f"tests.support.references.special:{name}",
         torch=None,
         samples=few(low, 12.0, shapes=((2, 3), (0,))),
     )
@@ -234,7 +234,7 @@ for _op, _low in ((BESSEL_J, -2.0), (BESSEL_Y, 0.5)):
         _op,
         (lambda op: lambda x, n: applied(op, x, n=n))(_op),
         namespace="internal",
-        reference=f"tests.support.references_special:{_op.name}",
+        reference=f"tests.support.references.special:{_op.name}",
         samples=(
             lambda low: (
                 lambda: iter(

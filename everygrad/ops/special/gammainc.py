@@ -54,7 +54,7 @@ log_density: Function = elementwise(
     doc="x log(y) - y - log(gamma(x)).",
     methods=(),
     namespace="internal",
-    reference="tests.support.references_special:gamma_log_density",
+    reference="tests.support.references.special:gamma_log_density",
     samples=few(0.5, 6.0, 0.5, 6.0, shapes=((2, 3), ())),
 )
 
@@ -76,7 +76,7 @@ lgamma1p: Function = elementwise(
     doc="log(gamma(1 + x)) for x >= 0.",
     methods=(),
     namespace="internal",
-    reference="tests.support.references_special:lgamma1p",
+    reference="tests.support.references.special:lgamma1p",
     samples=few(0.1, 3.0, shapes=((2, 3),)),
 )
 
@@ -116,7 +116,7 @@ exp_gap: Function = elementwise(
     doc="exp(x) - 1 - x.",
     methods=(),
     namespace="internal",
-    reference="tests.support.references_special:exp_gap",
+    reference="tests.support.references.special:exp_gap",
     samples=few(-2.0, 2.0, shapes=((2, 3),)),
 )
 

@@ -93,7 +93,7 @@ for _op, _reference in ((GEGENBAUER, "gegenbauer"), (LAGUERRE, "laguerre")):
         _op,
         (lambda op: lambda x, n, alpha: applied(op, x, n=n, alpha=alpha))(_op),
         namespace="internal",
-        reference=f"tests.support.references_special:{_reference}",
+        reference=f"tests.support.references.special:{_reference}",
         samples=lambda: iter((sample(s.real(3), 3, 1.5),)),
     )
 
@@ -118,7 +118,7 @@ def _polynomial(
         op,
         call,
         namespace="special",
-        reference=f"tests.support.references_special:{reference}",
+        reference=f"tests.support.references.special:{reference}",
         torch=None,
         samples=lambda: iter((sample(s.real(2, 3), 4), sample(s.real(3), 1), sample(s.real(), 0))),
         refuses=(

@@ -15,8 +15,8 @@ from everygrad.backends.cpu.fused import row_loops
 from everygrad.backends.cpu.kernels import half_conversions, ordering, random_bits
 from everygrad.backends.cpu.solver import fourier, matrix_gradients
 from everygrad.ops.record.spec import REGISTRY
-from tests.support import references_random as words
-from tests.support.references import philox
+from tests.support.references import random as words
+from tests.support.references.basic import philox
 
 
 @pytest.mark.parametrize("count", [1, 4, 6, 4099])

@@ -1,6 +1,6 @@
 """What convolutions, pooling, norms, resampling and losses are held against: PyTorch and NumPy.
 
-Op records name these as "tests.support.references_neural:NAME".
+Op records name these as "tests.support.references.neural:NAME".
 """
 
 from __future__ import annotations

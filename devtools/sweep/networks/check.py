@@ -5,23 +5,18 @@ own inputs*: its result, what it gives back to each input and parameter, its run
 a fault is seen where it is made, whatever becomes of it further on. In float64 the whole network
 is compared as well. In every dtype the compiled step is compared with float64, which is on the side
 of each relu's kink on which that step was, and may be as far away as eager mode is.
-
-    python -m devtools.sweep.networks --device cpu --minutes 10
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import everygrad as eg
-from devtools.sweep.networks_layers import LAYERS, Done, Net, Ours, Theirs
-from devtools.sweep.networks_models import NETWORKS, Network
+from devtools.sweep.networks.layers import LAYERS, Done, Net, Ours, Theirs
+from devtools.sweep.networks.models import NETWORKS, Network
 
 # how far an element of one layer may be off, relative to itself and to the root mean square of all
 LAYER = {"float64": 1e-12, "float32": 1e-4}
@@ -228,83 +223,3 @@ def run(device: str, seed: int, scale: int = 1) -> list[str]:
         for dtype in dtypes_of(device)
         for fault in check(name, device, dtype, seed, scale)
     ]
-
-
-# --- as a section of the sweep -------------------------------------------------------------------
-
-
-class NetworkCase:
-    """One network in one dtype, from one seed."""
-
-    def __init__(self, name: str, device: str, dtype: str, seed: int) -> None:
-        self.op = name
-        self.device = device
-        self.dtype = dtype
-        self.seed = seed
-
-    def title(self) -> str:
-        return f"{self.op} in {self.dtype} on {self.device}, seed {self.seed}"
-
-    def kept(self) -> dict[str, Any]:
-        return {"op": self.op, "dtype": self.dtype, "seed": self.seed}
-
-    def check(self) -> list[str]:
-        return check(self.op, self.device, self.dtype, self.seed)
-
-
-class NetworkSection:
-    """Draws networks in turn, each in every dtype."""
-
-    weight = 0.06  # each takes as long as a hundred ops
-    generators = ()  # shapes are those of the networks
-
-    def serves(self, device: str) -> bool:
-        return True
-
-    def draw(self, seed: int, context: Any) -> NetworkCase:
-        names, dtypes = list(NETWORKS), dtypes_of(context.device)
-        dtype = dtypes[seed // len(names) % len(dtypes)]
-        return NetworkCase(names[seed % len(names)], context.device, dtype, seed)
-
-    def again(self, kept: dict[str, Any], context: Any) -> NetworkCase:
-        return NetworkCase(kept["op"], context.device, kept["dtype"], kept["seed"])
-
-
-SECTION = NetworkSection()
-
-
-def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--minutes", type=float, default=None, help="go on with more seeds so long")
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--scale", type=int, default=1, help="times the size of images and texts")
-    parser.add_argument("--networks", default=",".join(NETWORKS), help="only these, by comma")
-    parser.add_argument("--verify", action="store_true", help="compiled with verify=True")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """1 if a network differs."""
-    options = _parsed(arguments)
-    begun, seed, failed = time.monotonic(), options.seed, 0
-    while True:
-        for name in options.networks.split(","):
-            for dtype in dtypes_of(options.device):
-                start = time.monotonic()
-                facts = (options.device, dtype, seed, options.scale, options.verify)
-                found = check(name, *facts)
-                taken = time.monotonic() - start
-                failed += bool(found)
-                print(f"{name} {dtype} seed {seed}: {len(found)} differences, {taken:.1f} s")
-                for fault in found[:20]:
-                    print(f"  {fault}", flush=True)
-        seed += 1
-        if options.minutes is None or time.monotonic() - begun > 60 * options.minutes:
-            break
-    print(f"{failed} networks differ")
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

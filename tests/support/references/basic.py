@@ -1,6 +1,6 @@
 """What the ops are held against: NumPy, SciPy and PyTorch, never our own code.
 
-Op records name these as "tests.support.references:NAME".
+Op records name these as "tests.support.references.basic:NAME".
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from devtools.sweep.networks_layers import Handle, Net
+from devtools.sweep.networks.layers import Handle, Net
 
 
 class Network(NamedTuple):

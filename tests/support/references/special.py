@@ -1,5 +1,5 @@
 """What special functions are held against where SciPy's own has another domain: op records name
-these as "tests.support.references_special:NAME"."""
+these as "tests.support.references.special:NAME"."""
 
 from __future__ import annotations
 
