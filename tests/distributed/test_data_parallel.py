@@ -3,7 +3,9 @@ buffers, masks; and what is refused."""
 
 from __future__ import annotations
 
+import time
 import warnings
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 import everygrad as eg
 import everygrad.distributed as dist
 from everygrad import nn, optim
+from everygrad.distributed.parallel.buckets import Lane
 from everygrad.errors import ArgumentError, CollectiveMismatchError, GradientError, ShapeError
 from everygrad.ops.random.generators import Generator, scoped_generator
 
@@ -145,12 +148,13 @@ class Branches(nn.Module):
 def test_unused_parameters_are_named_and_count_as_zero() -> None:
     def run() -> Any:
         model = dist.DataParallel(Branches(), dist.Mesh({"data": 2}))
-        with warnings.catch_warnings(record=True) as heard:
-            warnings.simplefilter("always")
-            model(eg.ones((3, 2), "float64"), dist.rank()).sum().backward()
-        return model.unused_parameters, gradients(model), [str(w.message) for w in heard]
+        model(eg.ones((3, 2), "float64"), dist.rank()).sum().backward()
+        return model.unused_parameters, gradients(model)
 
-    (unused, grads, heard), (_, again, _) = dist.run_local(run, 2)
+    with warnings.catch_warnings(record=True) as found:  # of all threads: filters are the process's
+        warnings.simplefilter("always")
+        (unused, grads), (_, again) = dist.run_local(run, 2)
+    heard = [str(w.message) for w in found]
     assert unused == ("second.weight", "second.bias", "third.weight", "third.bias")
     assert any("second.weight" in message for message in heard)
     np.testing.assert_array_equal(grads["first.weight"], [[1.5, 1.5]])  # 3 and 0
@@ -273,6 +277,26 @@ def test_a_pipelines_loss_has_the_dtype_of_the_last_stages(dtype: str, device: s
         return loss.dtype.name, pipe(x).dtype.name
 
     assert dist.run_local(run, 2) == [(dtype, dtype)] * 2
+
+
+def test_a_lane_keeps_the_order_of_what_it_is_asked() -> None:
+    """Also where some is for a device on which it does not take its threads, and of what raises."""
+    lane, order = Lane("slow"), []
+
+    def noted(i: int) -> int:
+        if i % 2 == 0:
+            time.sleep(0.02)
+        order.append(i)
+        if i == 4:
+            raise ValueError(i)
+        return i
+
+    devices = ["cpu", "webgpu", "cpu", "webgpu", "cpu", "webgpu"]
+    started = [lane.start(partial(noted, i), device) for i, device in enumerate(devices)]
+    assert order == list(range(6))
+    with pytest.raises(ValueError, match="4"):
+        started.pop(4).result()
+    assert [future.result() for future in started] == [0, 1, 2, 3, 5]
 
 
 def test_a_pipeline_whose_stage_was_changed_is_refused() -> None:

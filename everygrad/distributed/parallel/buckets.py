@@ -8,7 +8,7 @@ the collectives are ops like all others, and the compiler moves them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from typing import Any, NamedTuple
 
@@ -78,14 +78,18 @@ class Lane:
     def __init__(self, name: str) -> None:
         self.name = name
         self._pools: list[ThreadPoolExecutor] = []
+        self._queued: list[Future[Any]] = []
 
     def start(self, work: Callable[[], Any], device: str = "cpu") -> Future[Any]:
         """Run `work` in this context's name; at once, where a function is traced, or on a device
-        that has a queue of its own."""
+        that has a queue of its own: then behind all that the threads were asked before."""
         done: Future[Any] = Future()
+        self._queued = [earlier for earlier in self._queued if not earlier.done()]
         if tracing.get() is not None or device != "cpu":
+            wait(self._queued)  # what they raised is raised where they are waited for
             done.set_result(work())
             return done
+        self._queued.append(done)
         self._submit(0, done, work)
         return done
 
