@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -303,6 +304,15 @@ class Variable(Guard):
 
     def now(self) -> Any:
         return self.held.get(MISSING)
+
+
+class OwnVariable(Guard):
+    """The value of a context variable that has a default: one of ours."""
+
+    held: ContextVar[Any]
+
+    def now(self) -> Any:
+        return self.held.get()
 
 
 class Facts(Guard):

@@ -16,13 +16,14 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from types import CodeType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy import ndarray
 
-from everygrad._jit.guards import Count, Guard, Kept
+from everygrad._jit.guards import Count, Guard, Kept, OwnVariable
 from everygrad.autograd.graph import Leaf
 from everygrad.autograd.modes import transform_depth
 from everygrad.backends import base
@@ -132,6 +133,8 @@ class Tracer:
     """One trace."""
 
     def __init__(self) -> None:
+        self.around = copy_context()
+        self.variables: set[ContextVar[Any]] = set()  # of that context, which were read
         self.depth = transform_depth()  # what is wrapped up to here was wrapped outside
         self.devices: set[str] = set()  # of the tensors from outside
         self.graph = Graph()
@@ -331,6 +334,14 @@ class Tracer:
         """The function takes for granted that held[key] is this very item, and its `changes`."""
         self.guards.append(Kept(text, held, item, key))
         self.depends(item)
+
+    def depends_on_variable(self, var: ContextVar[Any]) -> None:
+        """The function takes for granted what a variable of the context, which has a default, is,
+        unless it set it."""
+        outside = self.around.run(var.get)
+        if var not in self.variables and var.get() is outside:
+            self.variables.add(var)
+            self.guards.append(OwnVariable(f"{var.name}.get()", var, outside))
 
     def after(self, owner: Any, act: Callable[[], Any]) -> None:
         """Each call of the compiled function ends with `act()`, in Python, for `owner`."""

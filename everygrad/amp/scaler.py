@@ -13,6 +13,7 @@ from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor
 from everygrad.dtypes import float16, float32
 from everygrad.errors import ArgumentError, DtypeError, GradientError
+from everygrad.nn.parameter import other_ranks
 from everygrad.ops.elementwise.basic import isfinite, logical_or, where
 from everygrad.ops.python.creation import full, tensor
 from everygrad.optim.optimizer import Optimizer, put
@@ -255,7 +256,8 @@ def _with_gradients(optimizer: Optimizer) -> list[Tensor]:
 
 
 def _overflow(params: list[Tensor]) -> Tensor:
-    """Whether a gradient has an infinity or a NaN, as a 0-d tensor."""
+    """Whether a gradient has an infinity or a NaN, as a 0-d tensor. Of parameters that are parts:
+    on any rank, so that all of them skip a step, or none."""
     device = params[0].device
     found: Tensor | None = None
     for p in params:
@@ -263,4 +265,5 @@ def _overflow(params: list[Tensor]) -> Tensor:
         bad = isfinite(p.grad).all().logical_not().to(device)
         found = bad if found is None else logical_or(found, bad)
     assert found is not None
-    return found
+    others = other_ranks(params)
+    return found if others is None else others.on_any(params, found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from everygrad.errors import TraceError
@@ -73,6 +74,10 @@ class Tracer(Protocol):
 
     def depends_on_item(self, held: Any, key: Any, item: Any, text: str) -> None:
         """The function takes for granted that held[key] is this very item, and its `changes`."""
+
+    def depends_on_variable(self, var: ContextVar[Any]) -> None:
+        """The function takes for granted what a variable of the context, which has a default, is,
+        unless it set it."""
 
     def after(self, owner: Any, act: Callable[[], Any]) -> None:
         """Each call of the compiled function ends with `act()`, in Python, for `owner`."""

@@ -14,6 +14,7 @@ from everygrad.distributed.carriers import mpi
 from everygrad.distributed.carriers.local import TIMEOUT, Board, LocalCarrier
 from everygrad.distributed.group import Group
 from everygrad.errors import ArgumentError, PeerLost
+from everygrad.ops.random.generators import own_stream
 
 
 class Carrier(Protocol):
@@ -206,7 +207,8 @@ class _Rank(threading.Thread):
     def work(self) -> None:
         _here.set(World(self.carrier))
         try:
-            self.result = self.fn(*self.args)
+            with own_stream():
+                self.result = self.fn(*self.args)
         except BaseException as error:
             self.error = error
             self.carrier.close(f"raised {type(error).__name__}: {error}")

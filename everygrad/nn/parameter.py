@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
 from everygrad.ops.python.creation import empty
+
+
+class OtherRanks(Protocol):
+    """What the ranks that have parts of parameters do together; all of them call it."""
+
+    def clip_grad_norm(
+        self, parts: Sequence[Tensor], max_norm: float, norm_type: float, check: bool
+    ) -> Tensor:
+        """Scale gradients by the norm of all parts' gradients; returns that norm."""
+
+    def on_any(self, parts: Sequence[Tensor], found: Tensor) -> Tensor:
+        """Whether a 0-d bool is true on any of these ranks."""
+
+
+def other_ranks(parameters: Iterable[Tensor]) -> OtherRanks | None:
+    """Who has the rest, where one of these is a part of a parameter."""
+    given = (p.others for p in parameters if isinstance(p, Parameter))
+    return next((others for others in given if others is not None), None)
 
 
 class Parameter(Tensor):
@@ -22,6 +40,7 @@ class Parameter(Tensor):
     """
 
     __slots__ = ()
+    others: OtherRanks | None = None  # where this is a part of a parameter: who has the rest
 
     def __init__(self, data: Tensor, requires_grad: bool = True) -> None:
         if not isinstance(data, Tensor):

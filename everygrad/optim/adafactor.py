@@ -33,6 +33,7 @@ class Adafactor(Optimizer):
     0.5
     """
 
+    elementwise = False
     reduces = True
 
     def __init__(

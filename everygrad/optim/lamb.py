@@ -64,6 +64,7 @@ class LAMB(Optimizer):
     0.5
     """
 
+    elementwise = False
     reduces = True
 
     def __init__(

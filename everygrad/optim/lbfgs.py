@@ -49,6 +49,8 @@ class LBFGS(Optimizer):
     True
     """
 
+    elementwise = False
+
     def __init__(
         self,
         params: Iterable[Any],

@@ -45,6 +45,7 @@ class Muon(Optimizer):
     True
     """
 
+    elementwise = False
     reduces = True
 
     def __init__(

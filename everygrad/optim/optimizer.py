@@ -22,6 +22,7 @@ from everygrad.core.context import intercepted, tracing
 from everygrad.core.scopes import untraced
 from everygrad.core.tensor import Tensor, Wrapped
 from everygrad.errors import ArgumentError, DtypeError, GradientError, ShapeError, TraceError
+from everygrad.nn.parameter import other_ranks
 from everygrad.ops.elementwise.basic import where
 from everygrad.ops.python.creation import tensor, zeros, zeros_like
 from everygrad.optim.group import (
@@ -78,6 +79,7 @@ class Optimizer(Hooks):
     [0.1, 0.0]
     """
 
+    elementwise = True  # whether a rule looks at single elements: others need whole parameters
     reduces = False  # whether a rule has reductions or products: eager steps on GPUs are compiled
 
     def __init__(
@@ -347,6 +349,12 @@ class Optimizer(Hooks):
             )
         if not p.dtype.is_float:
             raise DtypeError(f"{self._name}: parameter {i} is {p.dtype}; it must be real floating")
+        if not self.elementwise and other_ranks([p]) is not None:
+            raise ArgumentError(
+                f"{self._name}: parameter {i} (shape {p.shape}) is a part of one whose rest other "
+                f"ranks have, and this rule looks at more than single elements; take one that does "
+                f"not, such as AdamW, or DataParallel, where each rank has whole parameters"
+            )
 
     # --- saving and loading ----------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from everygrad.errors import (
     OutOfRangeError,
     TraceError,
 )
+from everygrad.ops.random.generators import Generator, scoped_generator
 from everygrad.ops.record.spec import REGISTRY
 from tests.jit.test_jit_aliases import ones
 from tests.support.checks import close
@@ -247,3 +249,25 @@ def test_an_index_checked_for_another_size_is_checked_again() -> None:
 
     with pytest.raises(OutOfRangeError, match="index 50 is out of range for an axis of size 3"):
         eg.jit(f)(ones(3), eg.tensor([50]))
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_draws_come_from_the_stream_of_the_call(inside: bool) -> None:
+    """Threads that fetch items, and simulated ranks, have streams of their own: a function that one
+    of them traced draws from another's there. A stream that the function sets is its own."""
+    own, one, other = Generator(3), Generator(5), Generator(6)
+
+    def drawn() -> eg.Tensor:
+        with scoped_generator(own) if inside else nullcontext():
+            return eg.rand((2,))
+
+    compiled = eg.jit(drawn)
+    for stream in (None, one, other, one, None):
+        source = own if inside else stream or eg.default_generator
+        expected = Generator()
+        expected.set_state(source.get_state())
+        with nullcontext() if stream is None else scoped_generator(stream):
+            got = compiled()
+        np.testing.assert_array_equal(got.numpy(), eg.rand((2,), generator=expected).numpy())
+        np.testing.assert_array_equal(source.get_state(), expected.get_state())
+    assert compiled.count == (1 if inside else 3)

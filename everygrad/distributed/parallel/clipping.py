@@ -1,15 +1,16 @@
-"""Clipping by the norm of all gradients, wherever their parts are."""
+"""What is asked of all gradients at once, wherever their parts are: a norm, or an overflow."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from everygrad.autograd.modes import no_grad
 from everygrad.core.tensor import Tensor
 from everygrad.distributed.collectives import all_reduce
 from everygrad.distributed.mesh import Mesh
 from everygrad.distributed.parallel.shard_parameter import ShardParameter, replicas
+from everygrad.dtypes import float32
 from everygrad.errors import ArgumentError, GradientError
 from everygrad.nn.utils.clip_grad import clip_grads_with_norm_
 from everygrad.ops.elementwise.basic import isfinite
@@ -66,3 +67,21 @@ def clip_grad_norm_(
         )
     clip_grads_with_norm_([p for p, _ in held], max_norm, total)
     return total
+
+
+class _OtherRanks:
+    """What `ShardParameter` tells those who know nothing of ranks."""
+
+    def clip_grad_norm(
+        self, parts: Sequence[Tensor], max_norm: float, norm_type: float, check: bool
+    ) -> Tensor:
+        return clip_grad_norm_(parts, max_norm, norm_type, check)
+
+    def on_any(self, parts: Sequence[Tensor], found: Tensor) -> Tensor:
+        meshes = {id(p.mesh): p.mesh for p in parts if isinstance(p, ShardParameter)}
+        for mesh in meshes.values():
+            found = all_reduce(found.astype(float32), mesh, None, "max") > 0.0
+        return found
+
+
+ShardParameter.others = _OtherRanks()

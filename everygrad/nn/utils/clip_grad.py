@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from everygrad.autograd.modes import no_grad
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, GradientError
+from everygrad.nn.parameter import other_ranks
 from everygrad.ops.elementwise.basic import clamp, isfinite
 from everygrad.ops.python.creation import zeros
 from everygrad.ops.reduce.norms_and_counts import norm
@@ -91,7 +92,8 @@ def clip_grad_norm_(
     """Scale all gradients by one number, so that the norm of them all is at most `max_norm`.
 
     Returns the norm that they had. Works inside `jit`, but for `error_if_nonfinite`, which looks at
-    a value.
+    a value. Where a parameter is a part whose rest other ranks have, it is the norm over all of
+    them, and all must call it (`eg.distributed.clip_grad_norm_`).
 
     >>> import everygrad as eg
     >>> p = eg.nn.Parameter(eg.tensor([3.0, 4.0]))
@@ -103,7 +105,10 @@ def clip_grad_norm_(
     """
     if not max_norm >= 0:
         raise ArgumentError(f"clip_grad_norm_: max_norm must not be negative, got {max_norm}")
-    clipped = _with_grads(parameters)
+    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    if (others := other_ranks(given)) is not None:
+        return others.clip_grad_norm(given, max_norm, norm_type, error_if_nonfinite)
+    clipped = _with_grads(given)
     total = _total("clip_grad_norm_", [g for _, g in clipped], norm_type, error_if_nonfinite)
     _scale(clipped, max_norm, total)
     return total

@@ -18,6 +18,7 @@ from everygrad.autograd.modes import no_grad
 from everygrad.autograd.randomness import batches, wrap_draw
 from everygrad.compiler.expr import call
 from everygrad.core import shapes
+from everygrad.core.context import tracing
 from everygrad.core.scopes import Setting
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
@@ -191,8 +192,36 @@ def _words(seed: int) -> Any:
     return np.array([seed & 0xFFFFFFFF, seed >> 32, 0, 0], np.uint32)
 
 
-default_generator = Generator(0)
+_own: ContextVar[Tensor | None] = ContextVar("everygrad_generator_state", default=None)
 _scoped: ContextVar[Generator | None] = ContextVar("everygrad_generator", default=None)
+
+
+class _DefaultGenerator(Generator):
+    """The process's stream, or that of the context: simulated ranks have one each."""
+
+    def __init__(self) -> None:
+        self._state = tensor(_words(0))
+
+    @property
+    def state(self) -> Tensor:  # type: ignore[override]  # an attribute elsewhere
+        own = _seen(_own)
+        return self._state if own is None else own
+
+
+default_generator = _DefaultGenerator()
+
+
+def own_stream() -> Setting:
+    """A block whose context has a default generator of its own, which begins where the one outside
+    is: what a process of its own would have."""
+    return Setting(_own, tensor(default_generator.get_state()))
+
+
+def _seen(var: ContextVar[Any]) -> Any:
+    """The value of a variable, which a trace takes for granted."""
+    if (tracer := tracing.get()) is not None:
+        tracer.depends_on_variable(var)
+    return var.get()
 
 
 def scoped_generator(generator: Generator) -> Setting:
@@ -264,8 +293,8 @@ def draw(shape: Any, words: int, generator: Generator | None, device: str) -> li
     if any(n < 0 for n in size):
         raise ArgumentError(f"random: sizes must not be negative, got {size}")
     sizes = (*batches(), *size)
-    chosen = generator or _scoped.get() or default_generator
-    if parts := _sharded.get():
+    chosen = generator or _seen(_scoped) or default_generator
+    if parts := _seen(_sharded):
         parts = tuple(p for p in parts if p.axis < len(size) and size[p.axis] == p.rows)
         if parts and sizes == size:
             return _drawn_in_shards(size, words, parts, chosen, device)
