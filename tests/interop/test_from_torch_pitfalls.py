@@ -158,6 +158,65 @@ def test_where_gradients_stop_in_a_model_they_stop_here(how: str) -> None:
         module.weight.grad = None
 
 
+def _in_no_grad(s: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        part = s.held[1:3]
+        part.mul_(0.5)
+    part.add_(x.detach()[0, 1:3])
+    return x * s.weight + s.held
+
+
+def _seen_by_a_detached_name(s: Any, x: torch.Tensor) -> torch.Tensor:
+    before = s.held.detach()
+    s.held.add_(1)
+    return x * s.weight + before
+
+
+def _written_by_a_detached_name(s: Any, x: torch.Tensor) -> torch.Tensor:
+    s.held[1:3].detach().copy_(x.detach()[0, :2])
+    return x * s.weight + s.held
+
+
+def _detached_and_written(s: Any, x: torch.Tensor) -> torch.Tensor:
+    fixed = (x * s.weight).detach()
+    fixed.add_(1)
+    return fixed * s.weight
+
+
+@pytest.mark.parametrize(
+    "function",
+    [_in_no_grad, _seen_by_a_detached_name, _written_by_a_detached_name, _detached_and_written],
+)
+def test_a_detached_name_is_a_view(function: Any) -> None:
+    model = Calls(function, held=torch.zeros(4))
+    model.weight = nn.Parameter(torch.arange(4.0))
+    module = eg.from_torch(deepcopy(model), torch.ones(2, 4))
+    compiled = eg.jit(module)
+    for call in (module, module, compiled, compiled):
+        x = torch.randn(2, 4)
+        want, got = model(x), call(eg.asarray(x.numpy()))
+        np.testing.assert_allclose(got.detach().numpy(), want.detach().numpy(), rtol=1e-6)
+        np.testing.assert_allclose(module.held.numpy(), model.held.numpy(), rtol=1e-6)
+        want.sum().backward()
+        got.sum().backward()
+        assert module.weight.grad is not None
+        np.testing.assert_allclose(module.weight.grad.numpy(), model.weight.grad, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Calls(lambda s, x: (lambda y: (y.detach().zero_(), y))(x * 2)), "write to a clone"),
+        (nn.Embedding(3, 2, max_norm=1.0), "max_norm of an embedding.* is not taken over"),
+    ],
+    ids=["zero_", "max_norm"],
+)
+def test_writes_that_a_gradient_does_not_see_are_refused(model: nn.Module, message: str) -> None:
+    index = isinstance(model, nn.Embedding)
+    with pytest.raises(TraceError, match=message):
+        eg.from_torch(model, torch.tensor([1]) if index else torch.ones(2))
+
+
 def test_a_backward_that_a_graph_cannot_hold_is_named() -> None:
     class Straight(torch.autograd.Function):
         @staticmethod
@@ -427,7 +486,8 @@ def test_ops_that_are_missing_are_listed_at_once() -> None:
         eg.from_torch(Calls(function), torch.ones(3))
     assert "aten::nonzero.default: the size of its result depends on values" in str(raised.value)
     assert "everygrad_test::odd.default (at odd)" in str(raised.value)
-    assert len(raised.value.lacking) == 2
+    assert "aten::index.Tensor: the size of its result depends on values" in str(raised.value)
+    assert len(raised.value.lacking) == 3
 
 
 def test_control_flow_that_needs_values_is_refused() -> None:

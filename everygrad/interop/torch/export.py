@@ -1,7 +1,4 @@
-"""torch.export, made to give ops that this library has, kept whole where they are one op here.
-
-Decomposing drops where gradients stop: `detach` and `no_grad` are marked by an op of our own first.
-"""
+"""torch.export, made to give ops that this library has, kept whole where they are one op here."""
 
 from __future__ import annotations
 
@@ -13,23 +10,11 @@ from typing import Any
 
 import torch
 
-from everygrad.core.tensor import Tensor
 from everygrad.errors import EverygradError, TraceError
-from everygrad.interop.torch.aten.registry import aten
 from everygrad.interop.torch.aten.table import HANDLERS
 from everygrad.interop.torch.graph import overload
+from everygrad.interop.torch.stopped import marked
 from everygrad.interop.torch.versions import torch_name
-
-_LIBRARY: Any = torch.library.Library("everygrad", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define("stop_gradient(Tensor x) -> Tensor")
-torch.library.impl(_LIBRARY, "stop_gradient", "CompositeExplicitAutograd")(lambda x: x.clone())
-torch.library.register_fake("everygrad::stop_gradient", torch.empty_like, lib=_LIBRARY)
-_STOP = torch.ops.everygrad.stop_gradient.default
-
-
-@aten("everygrad::stop_gradient.default")
-def stop_gradient(x: Tensor) -> Tensor:
-    return x.detach()
 
 
 @contextmanager
@@ -107,49 +92,6 @@ def export(whole: torch.nn.Module, args: Any, kwargs: Any) -> Any:
     return program
 
 
-@contextmanager
-def _marked(graph_module: Any) -> Iterator[None]:
-    """The graph with its detached values marked; as it was when the block ends."""
-    changed: list[tuple[Any, Any]] = []
-    added: list[Any] = []
-    try:
-        for node in list(graph_module.graph.nodes):
-            if node.op != "call_function":
-                continue
-            if node.target is torch.ops.aten.detach.default:
-                changed.append((node, node.target))
-                node.target = _STOP
-            elif getattr(node.target, "__name__", "") == "wrap_with_set_grad_enabled":
-                _refuse_nested(graph_module, node)
-                added += _stops_behind(node) if not node.args[0] else []
-        yield
-    finally:
-        for node, target in changed:
-            node.target = target
-        for node in added:
-            node.replace_all_uses_with(node.args[0])
-            node.graph.erase_node(node)
-
-
-def _stops_behind(region: Any) -> list[Any]:
-    """A mark behind each result of a no_grad region: nothing that goes out has a gradient."""
-    added = []
-    for result in list(region.users):
-        with region.graph.inserting_after(result):
-            stop = region.graph.call_function(_STOP, (result,))
-        stop.meta = dict(result.meta)
-        result.replace_all_uses_with(stop, delete_user_cb=lambda user, own=stop: user is not own)
-        added.append(stop)
-    return added
-
-
-def _refuse_nested(graph_module: Any, node: Any) -> None:
-    inner = getattr(graph_module, node.args[1].target)
-    for other in inner.graph.nodes:
-        if getattr(other.target, "__name__", "") == "wrap_with_set_grad_enabled" and other.args[0]:
-            raise TraceError("from_torch: enable_grad() inside no_grad() is not taken over")
-
-
 def decomposed(exported: Any) -> Any:
     """The program in functional ops: those that have a handler here stay as they are."""
     table = torch_name("torch.export.default_decompositions")()
@@ -157,6 +99,6 @@ def decomposed(exported: Any) -> Any:
         handler = HANDLERS.get(overload(op))
         if handler is not None and not handler.refused:
             table.pop(op)
-    with warnings.catch_warnings(), _marked(exported.graph_module):
+    with warnings.catch_warnings(), marked(exported):
         warnings.simplefilter("ignore")
         return exported.run_decompositions(table)

@@ -97,6 +97,9 @@ def missing(graph: Graph) -> dict[str, list[str]]:
             lacking.setdefault(name, []).append(node.name)
         elif handler.refused:
             lacking.setdefault(f"{name}: {handler.refused}", []).append(node.name)
+        elif node.meta.get("unbacked_bindings"):
+            why = "the size of its result depends on values"
+            lacking.setdefault(f"{name}: {why}", []).append(node.name)
     return lacking
 
 
