@@ -203,6 +203,13 @@ def test_a_detached_name_is_a_view(function: Any) -> None:
         np.testing.assert_allclose(module.weight.grad.numpy(), model.weight.grad, rtol=1e-5)
 
 
+def test_a_matrix_that_is_singular_raises() -> None:
+    module = eg.from_torch(Calls(lambda s, x: torch.linalg.inv(x)), torch.eye(2))
+    for call in (module, eg.jit(module)):
+        with pytest.raises(ArgumentError, match="a matrix is singular"):
+            call(eg.zeros((2, 2)))
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -287,6 +294,10 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
             torch.view_as_complex(x) * torch.polar(torch.ones(2), torch.tensor([0.5, 1.0]))
         ),
         (torch.randn(2, 2),),
+    ),
+    "factorisations that check": (
+        lambda s, x: (torch.linalg.inv(x), torch.linalg.cholesky(x), torch.linalg.solve(x, x[0])),
+        (torch.eye(3) * 2 + 1,),
     ),
     "histc": (lambda s, x: torch.histc(x, 4), (torch.tensor([0.0, 1, 1, 2.5, 4]),)),
     "constant": (lambda s, x: (torch.zeros(3), torch.arange(0, 1, 0.25), x * 1), (FLOATS,)),

@@ -101,6 +101,10 @@ FUNCTIONS = {
         lambda: [torch.randn(2, 3, 4, 4)],
     ),
     "made expanded": (lambda x: x.exp().expand(3, 4) + 0, lambda: [torch.randn(3, 1)]),
+    "factorisations that check": (
+        lambda x: (torch.linalg.inv(x), torch.linalg.cholesky(x), torch.linalg.solve(x, x[0])),
+        lambda: [torch.eye(3) * 2 + 1],
+    ),
     "number argument": (lambda x, n: x * n, lambda: [torch.randn(3), 2.5]),
     "graph break": (lambda x: x[x > 0].sum() + x.sum(), lambda: [torch.randn(9)]),
 }
@@ -346,6 +350,26 @@ def _turned(x: torch.Tensor) -> torch.Tensor:
 @_turned.register_fake
 def _(x):
     return torch.empty_like(x)
+
+
+def test_sizes_that_values_decide_stay_with_pytorch():
+    def positive(x):
+        return x[x > 0] * 2 + x.sum()
+
+    names = "capture_dynamic_output_shape_ops"
+    with torch._dynamo.config.patch({names: True}):
+        with pytest.raises(Exception, match=r"aten::index.Tensor .the size of its result"):
+            compiled(positive)(torch.arange(-2.0, 3.0))
+        call = compiled(positive, options={})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for x in (torch.arange(-2.0, 3.0), torch.arange(-2.0, 9.0), -torch.ones(3)):
+                assert_same(call(x), positive(x))
+
+
+def test_a_matrix_that_is_singular_raises():
+    with pytest.raises(ValueError, match="a matrix is singular"):
+        compiled(torch.linalg.inv)(torch.zeros(2, 2))
 
 
 def test_strides_that_an_op_does_not_have():

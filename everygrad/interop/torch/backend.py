@@ -23,9 +23,16 @@ from torch.utils import _pytree as pytree
 from everygrad.errors import ArgumentError, MissingOpsError
 from everygrad.interop.torch.aten.table import HANDLERS
 from everygrad.interop.torch.compiled import CompiledGraph
+from everygrad.interop.torch.effects import settle_checks
 from everygrad.interop.torch.graph import _PLAIN, DTYPES, overload
 from everygrad.interop.torch.recurrent import keep_whole
-from everygrad.interop.torch.sizes import has_symbols, is_symbolic, sizes_of, with_sizes
+from everygrad.interop.torch.sizes import (
+    decided_by_values,
+    has_symbols,
+    is_symbolic,
+    sizes_of,
+    with_sizes,
+)
 from everygrad.interop.torch.versions import torch_name
 
 _aot_autograd = torch_name("torch._dynamo.backends.common.aot_autograd")
@@ -141,7 +148,12 @@ def leave_unread(node: Node, places: Sequence[int]) -> None:
 
 def compiled(module: GraphModule, whole: bool = False) -> Callable[[list[Any]], Any]:
     """A graph as a function of a list of PyTorch's tensors; `whole`: with no node left over."""
+    settle_checks(module)
     if is_symbolic(module):
+        left = decided_by_values(module)
+        if left:
+            refuse_or_warn(left, whole)
+            return by_pytorch(module)
         return BySize(module, whole)
     return compiled_once(module, whole)
 
@@ -153,9 +165,7 @@ def compiled_once(module: GraphModule, whole: bool) -> Callable[[list[Any]], Any
     left = support.lacking(module)
     if not left:
         return CompiledGraph(module, device)
-    if whole:
-        raise MissingOpsError('torch.compile(backend="everygrad")', left)
-    warn(left)
+    refuse_or_warn(left, whole)
     return Partitioned(module, device, support)
 
 
@@ -213,8 +223,22 @@ class Support(OperatorSupportBase):
         return found
 
 
-def warn(left: Mapping[str, Sequence[str]]) -> None:
-    """Say once in a process which ops stay with PyTorch."""
+def by_pytorch(module: GraphModule) -> Callable[[list[Any]], Any]:
+    """A graph as PyTorch runs it, for boxed calls."""
+
+    def call(args: list[Any]) -> Any:
+        given = list(args)
+        args.clear()
+        return module(*given)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def refuse_or_warn(left: dict[str, list[str]], whole: bool) -> None:
+    """Say once in a process which ops stay with PyTorch; refuse them if a graph must be whole."""
+    if whole:
+        raise MissingOpsError('torch.compile(backend="everygrad")', left)
     new = sorted(set(left) - _named)
     if new:
         _named.update(new)

@@ -69,8 +69,11 @@ class CompiledGraph:
         self.placeholders = [n for n in nodes if n.op == "placeholder"]
         self.held = [operator.attrgetter(n.target)(module) for n in nodes if n.op == "get_attr"]
         self.held_names = [n.name for n in nodes if n.op == "get_attr"]
+        # an input that nothing reads may be no tensor when it comes: tokens are None
         self.tensors = [
-            i for i, n in enumerate(self.placeholders) if isinstance(n.meta["val"], torch.Tensor)
+            i
+            for i, n in enumerate(self.placeholders)
+            if isinstance(n.meta["val"], torch.Tensor) and any(u.op != "output" for u in n.users)
         ]
         values = [self.placeholders[i].meta["val"] for i in self.tensors]
         self.layouts = [input_layout(v) for v in (*values, *self.held)]

@@ -13,6 +13,7 @@ from everygrad.core.context import intercepted, tracing
 from everygrad.core.tensor import Tensor
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DtypeError, MissingOpsError, ShapeError
+from everygrad.interop.torch.effects import settle_checks
 from everygrad.interop.torch.exchange import array_of, from_tensor
 from everygrad.interop.torch.export import decomposed, export, in_modes, unwatched
 from everygrad.interop.torch.graph import DTYPES, Program, Sizes, overload
@@ -205,6 +206,8 @@ class TorchModule(TorchPart):
         for kind, name, dtype in exported.inputs:
             if kind is InputKind.USER_INPUT:
                 values.append(next(given))
+            elif kind is InputKind.TOKEN:
+                values.append(None)
             elif kind is InputKind.CONSTANT_TENSOR:
                 values.append(exported.constants.on(device, name))
             else:
@@ -223,7 +226,7 @@ class TorchModule(TorchPart):
             elif kind is OutputKind.USER_INPUT_MUTATION:
                 at = exported.program.inputs.index(name)
                 values[at][...] = value
-            else:
+            elif kind is not OutputKind.TOKEN:
                 outputs.append(value)
         return outputs
 
@@ -260,6 +263,7 @@ def _ready(exported: Any, sizes: Sizes) -> _Exported:
     if refused:
         names = ", ".join(sorted(set(refused)))
         raise MissingOpsError("from_torch", {f"exported {names}": refused})
+    settle_checks(exported.graph_module)
     program = Program(exported.graph_module, sizes)
     nodes = [n.meta.get("val") for n in exported.graph.nodes if n.op == "placeholder"]
     dtypes = [DTYPES.get(n.dtype) if isinstance(n, torch.Tensor) else None for n in nodes]
@@ -275,10 +279,16 @@ def _ready(exported: Any, sizes: Sizes) -> _Exported:
 
 
 _INPUTS = frozenset(
-    (InputKind.USER_INPUT, InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+    (
+        *(InputKind.USER_INPUT, InputKind.PARAMETER, InputKind.BUFFER),
+        *(InputKind.CONSTANT_TENSOR, InputKind.TOKEN),
+    )
 )
 _OUTPUTS = frozenset(
-    (OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+    (
+        *(OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION),
+        *(OutputKind.USER_INPUT_MUTATION, OutputKind.TOKEN),
+    )
 )
 _PLAIN = (tuple, list, dict, type(None))
 _registered: set[type] = set()

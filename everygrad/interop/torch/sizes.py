@@ -10,6 +10,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from everygrad.interop.torch.graph import overload
+from everygrad.interop.torch.versions import torch_name
+
+_free_unbacked_symbols = torch_name("torch.fx.experimental.symbolic_shapes.free_unbacked_symbols")
 _NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -25,6 +29,24 @@ def has_symbols(value: Any) -> bool:
         strides = value.stride() if value.layout is torch.strided else ()
         return any(isinstance(n, torch.SymInt) for n in (*value.shape, *strides))
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def decided_by_values(module: GraphModule) -> dict[str, list[str]]:
+    """Ops of a graph whose results' sizes only their values decide, with the nodes' names."""
+    found: dict[str, list[str]] = {}
+    known: set[Any] = set()
+    for node in module.graph.nodes:
+        symbols = _unbacked(node.meta.get("val"))
+        if symbols - known and node.op == "call_function":
+            name = f"{overload(node.target)} (the size of its result depends on values)"
+            found.setdefault(name, []).append(node.name)
+        known |= symbols
+    return found
+
+
+def _unbacked(value: Any) -> set[Any]:
+    leaves = [v for v in pytree.tree_leaves(value) if has_symbols(v)]
+    return set().union(*(_free_unbacked_symbols(v) for v in leaves))
 
 
 def sizes_of(args: Sequence[Any]) -> tuple[Any, ...]:

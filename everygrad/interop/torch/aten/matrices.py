@@ -248,15 +248,6 @@ def linalg_cross(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     return out
 
 
-@aten("torch::with_effects")
-def with_effects(token: Any, op: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
-    """An op whose effects have an order. The one that graphs hold raises where a factorisation
-    failed, which ours do by themselves."""
-    if "_linalg_check_errors" not in str(op):
-        raise ArgumentError(f"with_effects: {op} is not known here")
-    return token, None
-
-
 @aten("_linalg_check_errors.default")
 def linalg_check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:
     return None
