@@ -511,6 +511,8 @@ def test_wrong_arguments_are_named() -> None:
     module = eg.from_torch(nn.Sequential(nn.Linear(3, 2)), torch.zeros(1, 3))
     with pytest.raises(ArgumentError, match=r"takes a torch.nn.Module or an ExportedProgram"):
         eg.from_torch(lambda x: x, torch.zeros(1))
+    with pytest.raises(ArgumentError, match=r"lazy module's weights .* has been called once"):
+        eg.from_torch(nn.LazyLinear(3), torch.zeros(1, 2))
     with pytest.raises(ArgumentError, match=r"takes everygrad's tensors now; .*from_dlpack"):
         module(torch.zeros(1, 3))
     with pytest.raises(ArgumentError, match=r"got ndarray; convert arrays with eg.asarray"):

@@ -401,6 +401,11 @@ class _Weights:
         return self._once(value, lambda: from_tensor(value, copy=True))
 
     def _once(self, value: torch.Tensor, make: Any) -> Tensor:
+        if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
+            raise ArgumentError(
+                "from_torch: the sizes of a lazy module's weights are not known before PyTorch's "
+                "module has been called once"
+            )
         if value.layout is not torch.strided:
             return make()  # which refuses it
         place = value.data_ptr() if value.numel() else id(value)
