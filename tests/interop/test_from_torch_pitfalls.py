@@ -7,6 +7,7 @@ import warnings
 from collections import OrderedDict
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -351,6 +352,13 @@ def test_what_a_model_writes_to_is_written_to_here() -> None:
     x = eg.zeros((2,))
     assert written(x).tolist() == [2.0, 2.0]
     assert x.tolist() == [1.0, 1.0]
+
+
+def test_constants_are_no_tensors_that_a_trace_keeps(tmp_path: Path) -> None:
+    model = Calls(lambda s, x: x * torch.tensor([5.0, 6.0, 7.0]))
+    eg.io.save_onnx(eg.from_torch(model, torch.zeros(3)), eg.ones((3,)), tmp_path / "a.onnx")
+    again = eg.io.load_onnx(tmp_path / "a.onnx")
+    assert again(eg.ones((3,))).tolist() == [5.0, 6.0, 7.0]
 
 
 def test_constants_follow_the_model_also_while_it_is_traced(device: str) -> None:

@@ -326,6 +326,27 @@ def test_an_lstm_beside_torch() -> None:
     np.testing.assert_allclose(grad, gates(net.weight_ih_l0.grad), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_lengths_are_inputs_in_jit_too(op: str, gates: int, direction: str) -> None:
+    count = 2 if direction == "bidirectional" else 1
+    text = f"""
+    <ir_version: 8, opset_import: ["": 17]>
+    g (float[5, 2, 4] x, int32[2] n) => (float[5, {count}, 2, 3] y, float[{count}, 2, 3] h) {{
+        y, h = {op} <hidden_size: int = 3, direction: string = "{direction}"> (x, w, r, b, n)
+    }}
+    """
+    sizes = {"w": (count, gates * 3, 4), "r": (count, gates * 3, 3), "b": (count, gates * 6)}
+    weights = {k: RNG.standard_normal(v).astype(np.float32) for k, v in sizes.items()}
+    module = eg.io.load_onnx(with_weights(text, weights))
+    x = eg.randn((5, 2, 4))
+    compiled = eg.jit(module)
+    for n in ([5, 3], [2, 5], [5, 5]):
+        found = compiled(x, eg.tensor(n, dtype="int32"))
+        for a, b in zip(found, module(x, np.int32(n)), strict=True):
+            np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), atol=1e-6)
+
+
 # --- inputs --------------------------------------------------------------------------------------
 
 TWO = """

@@ -11,6 +11,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 from everygrad import dtypes
+from everygrad.core.context import intercepted
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, EverygradError, FileError
 from everygrad.interop.onnx import checks, values
@@ -144,7 +145,7 @@ class Step:
         if self.called is not None:
             wanted = {i for i, n in enumerate(self.called.inputs) if n in self.called.static}
         else:
-            wanted = set(self.handler.static) if self.handler else set()
+            wanted = {*self.handler.static, *self.handler.either} if self.handler else set()
         named = {self.inputs[i] for i in wanted if i < len(self.inputs) and self.inputs[i]}
         return named | {n for p in self.programs.values() for n in p.captured if n in p.static}
 
@@ -183,10 +184,11 @@ class Step:
         return [np.asarray(v) if isinstance(v, np.generic) else v for v in several]
 
     def _handle(self, handler: Handler, call: Call, given: list[Any]) -> Any:
-        known = [values.array_of(v) if i in handler.static else v for i, v in enumerate(given)]
+        arrays = handler.static if intercepted() else handler.static | handler.either
+        known = [values.array_of(v) if i in arrays else v for i, v in enumerate(given)]
         if handler.raw:
             return handler.function(call, *known)
-        rest = [v for i, v in enumerate(known) if i not in handler.static and v is not None]
+        rest = [v for i, v in enumerate(known) if i not in arrays and v is not None]
         if handler.fold and given and all(isinstance(v, np.ndarray) for v in rest):
             call.device = "cpu"
             return values.outside(_folded, handler, call, known)
@@ -215,9 +217,8 @@ class Step:
 
 
 def _computed(handler: Handler, call: Call, known: list[Any]) -> list[Any]:
-    return [
-        v if i in handler.static else values.tensor_of(v, call.device) for i, v in enumerate(known)
-    ]
+    kept = handler.static | handler.either
+    return [v if i in kept else values.tensor_of(v, call.device) for i, v in enumerate(known)]
 
 
 def _folded(handler: Handler, call: Call, known: list[Any]) -> Any:

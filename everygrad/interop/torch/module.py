@@ -85,7 +85,10 @@ class _Constants:
         self.made: dict[tuple[str, str], Tensor] = {}
 
     def on(self, device: str, name: str) -> Tensor:
-        """A constant on the device where the weights are now."""
+        """A constant on the device where the weights are now; made anew inside a trace, where what
+        is kept would be a value of the trace's own."""
+        if tracing.get() is not None:
+            return tensor(self.arrays[name], device=device)
         if (name, device) not in self.made:
             self.made[name, device] = tensor(self.arrays[name], device=device)
         return self.made[name, device]
@@ -401,7 +404,7 @@ class _Weights:
         return self._once(value, lambda: from_tensor(value, copy=True))
 
     def _once(self, value: torch.Tensor, make: Any) -> Tensor:
-        if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
+        if torch_name("torch.nn.parameter.is_lazy")(value):
             raise ArgumentError(
                 "from_torch: the sizes of a lazy module's weights are not known before PyTorch's "
                 "module has been called once"

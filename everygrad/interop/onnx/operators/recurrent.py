@@ -153,13 +153,18 @@ def _reversed(x: Tensor, lengths: Any) -> Tensor:
     """The steps backwards, each example's own."""
     if lengths is None:
         return eg.flip(x, 0)
+    if isinstance(lengths, Tensor):
+        ahead = eg.arange(x.shape[0], dtype=lengths.dtype, device=x.device).expand_dims(1)
+        back = eg.where(ahead < lengths, lengths - 1 - ahead, ahead)
+        each = eg.arange(x.shape[1], dtype=lengths.dtype, device=x.device)
+        return x[back, each.broadcast_to(back.shape)]
     steps = np.arange(x.shape[0])[:, None]
     index = np.where(steps < lengths, lengths - 1 - steps, steps)
     batch = np.broadcast_to(np.arange(x.shape[1]), index.shape)
     return x[eg.asarray(index, device=x.device), eg.asarray(batch, device=x.device)]
 
 
-@onnx_op("RNN", "GRU", "LSTM", static=(4,))
+@onnx_op("RNN", "GRU", "LSTM", either=(4,))
 def _recurrent(
     call: Call,
     x: Tensor,
@@ -174,7 +179,7 @@ def _recurrent(
     return _layer(call, x, w, r, b, lengths, h, c, p, False)
 
 
-@onnx_op("DynamicQuantizeLSTM", domain=MICROSOFT, static=(4,))
+@onnx_op("DynamicQuantizeLSTM", domain=MICROSOFT, either=(4,))
 def _quantised_lstm(
     call: Call,
     x: Tensor,
@@ -232,7 +237,7 @@ def _layer(
         h, c = (None if v is None else eg.swapaxes(v, 0, 1) for v in (h, c))
     steps, batch, _ = x.shape
     hidden = r.shape[2]
-    if lengths is not None and (np.asarray(lengths) == steps).all():
+    if isinstance(lengths, np.ndarray) and (lengths == steps).all():
         lengths = None
     direction = call("direction", "forward")
     count = 2 if direction == "bidirectional" else 1

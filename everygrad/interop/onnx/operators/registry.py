@@ -65,6 +65,7 @@ class Handler(NamedTuple):
     """What serves an operator from opset `since` on.
 
     `static`: inputs whose values decide shapes or ways; the handler gets NumPy arrays of them.
+    `either`: inputs that it gets as NumPy arrays where their values are known, else as tensors.
     `buffers`: inputs that are state, so that a weight which is nothing else is not trained.
     `raw`: the handler takes NumPy arrays, tensors and sequences as they come; any other gets
     tensors. `fold`: of NumPy arrays alone the result is a NumPy array, known while tracing.
@@ -76,6 +77,7 @@ class Handler(NamedTuple):
     buffers: frozenset[int] = frozenset()
     raw: bool = False
     fold: bool = True
+    either: frozenset[int] = frozenset()
 
 
 HANDLERS: dict[tuple[str, str], list[Handler]] = {}
@@ -89,11 +91,13 @@ def onnx_op(
     buffers: Sequence[int] = (),
     raw: bool = False,
     fold: bool = True,
+    either: Sequence[int] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Put a function into the table for these operators; see `Handler` for what the words mean."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        handler = Handler(function, since, frozenset(static), frozenset(buffers), raw, fold)
+        places = (frozenset(static), frozenset(buffers))
+        handler = Handler(function, since, *places, raw, fold, frozenset(either))
         for name in names:
             known = HANDLERS.setdefault((domain, name), [])
             known.append(handler)
