@@ -29,6 +29,7 @@ from types import (
 from typing import Any
 
 from everygrad._jit.bytecode import UNKNOWN, Imported, Some
+from everygrad._jit.contents import CONTAINERS
 from everygrad._jit.guards import MISSING, Guard, Memo, Variable, in_class, results_of
 from everygrad._jit.inspection import (
     NOT_LOOKED_INTO,
@@ -39,7 +40,7 @@ from everygrad._jit.inspection import (
     known_in,
     of_the_package,
 )
-from everygrad._jit.locations import CONTAINERS, Locations
+from everygrad._jit.locations import Locations
 from everygrad.core.tensor import Tensor
 from everygrad.errors import TraceError
 

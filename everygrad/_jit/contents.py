@@ -1,0 +1,279 @@
+"""What comes from outside of a traced function, and all that containers, objects and memory hold.
+
+What is read of it becomes a guard.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections import deque
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Sequence, ValuesView
+from types import (
+    CodeType,
+    FunctionType,
+    GeneratorType,
+    MappingProxyType,
+    MethodType,
+)
+from typing import Any
+
+import numpy as np
+
+from everygrad._jit.bytecode import UNKNOWN, Imported, Some
+from everygrad._jit.frames import Follower
+from everygrad._jit.guards import (
+    Array,
+    Attribute,
+    Content,
+    Facts,
+    Guard,
+    Length,
+    Memory,
+    content_of,
+    facts_of,
+    is_plain,
+    memory_of,
+)
+from everygrad._jit.inspection import (
+    NOT_LOOKED_INTO,
+    has_attributes,
+    is_memory,
+    is_ours,
+    keeps_own_guards,
+    shown,
+    slots_of,
+)
+from everygrad.autograd.modes import transform_depth
+from everygrad.core.tensor import Tensor, Wrapped
+from everygrad.errors import TraceError
+
+_MOST_ITEMS = 20_000  # of a container that is read in full
+_MOST_BYTES = 1 << 20  # of a NumPy array, compared before each replay
+CONTAINERS = (dict, list, set, deque, bytearray)
+ITERATED = (tuple, frozenset, *CONTAINERS)
+_VIEWS = (MappingProxyType, KeysView, ValuesView, ItemsView)
+_MOST_KNOWN = 256  # objects that one value may be
+
+
+class Contents(Follower):
+    """What is read in full. `met(module)` tells the tracer that a module matters."""
+
+    def __init__(self, fn: Callable[..., Any], arguments: Sequence[Any], met: Any) -> None:
+        super().__init__()
+        self.met = met
+        self.depth = transform_depth()
+        self.guards: dict[Any, Guard] = {}
+        self.functions: dict[CodeType, list[FunctionType]] = {}  # those from outside, by their code
+        self.tensors: set[int] = set()  # ids of those that were read from Python
+        self.property_code: CodeType | None = None
+        self._searched: set[CodeType] = set()  # code all of whose functions are known
+        self.mark(fn, getattr(fn, "__qualname__", "the function"))
+        for argument in arguments:
+            if not isinstance(argument, Tensor):
+                self.mark(argument, f"an argument ({type(argument).__name__})")
+
+    # --- what comes from outside -----------------------------------------------------------------
+
+    def mark(self, held: Any, text: str) -> None:
+        """An object is from outside: what is read of it from here on is guarded."""
+        if isinstance(held, Tensor):
+            self.tensors.add(id(held))
+        if held is None or is_plain(held) or isinstance(held, Tensor) or id(held) in self.outside:
+            return
+        self.outside[id(held)] = (held, text)
+        if isinstance(held, MethodType):
+            self.mark(held.__self__, "self")
+            self.mark(held.__func__, text)
+        elif isinstance(held, FunctionType):
+            self.functions.setdefault(held.__code__, []).append(held)
+            for value in (*(held.__defaults__ or ()), *(held.__kwdefaults__ or {}).values()):
+                self.mark(value, f"a default of {held.__name__}")
+            self.mark_cells(held)
+            if not is_ours(held.__code__.co_filename):
+                self.parts_of_function(held)
+        elif isinstance(held, functools.partial):
+            for value in (held.func, *held.args, *held.keywords.values()):
+                self.mark(value, text)
+        elif isinstance(held, staticmethod | classmethod):
+            self.mark(held.__func__, text)
+        elif has_attributes(held) and "uncompiled" in vars(held):  # another compiled function
+            self.mark(vars(held)["uncompiled"], text)
+
+    def parts_of_function(self, fn: FunctionType) -> None:
+        """A reloaded module may give a function other code and other defaults."""
+        names = ["__code__", "__defaults__"]
+        if fn.__kwdefaults__:
+            names.append("__kwdefaults__")
+            self.content(fn.__kwdefaults__, f"{fn.__name__}.__kwdefaults__")
+        for name in names:
+            self.note(Attribute(f"{fn.__name__}.{name}", fn, getattr(fn, name), name), name)
+
+    def mark_cells(self, fn: FunctionType) -> None:
+        """A wrapper that is not followed calls what it holds: eg.grad(f), vmap, functools.wraps."""
+        if not is_ours(fn.__code__.co_filename):
+            return
+        for cell in fn.__closure__ or ():
+            try:
+                self.mark(cell.cell_contents, fn.__name__)
+            except ValueError:  # not bound yet
+                continue
+
+    def is_outside(self, held: Any) -> bool:
+        return id(held) in self.outside
+
+    def text_of(self, held: Any) -> str:
+        found = self.outside.get(id(held))
+        return type(held).__name__ if found is None else found[1]
+
+    def note(self, guard: Guard, key: Any) -> Any:
+        """Keep a guard, unless there is one for that location already; returns the value."""
+        kept = self.guards.setdefault((type(guard), id(guard.held), key), guard)
+        if kept is guard:
+            self.mark(guard.value, guard.text)
+        return guard.value
+
+    def own_attribute(self, held: Any, name: str) -> Any:
+        """held.name, of an object that is neither a class nor a module."""
+        raise NotImplementedError
+
+    # --- all that a container or an object holds -------------------------------------------------
+
+    def facts(self, t: Tensor) -> None:
+        data = t._data
+        if isinstance(data, Wrapped) and data.is_shard:  # of a placed tensor, its part here
+            data = data.inner._data
+        made_inside = isinstance(data, Wrapped) and (data.plain or data.level > self.depth)
+        if not made_inside:  # neither by the tracer nor by a transformation that it runs
+            self.note(Facts("a tensor", t, facts_of(t)), "facts")
+
+    def some(self, found: Sequence[Any]) -> Any:
+        """One of these values, of which those that can be looked into matter."""
+        known = {id(v): v for v in found if v is not UNKNOWN and v is not None and not is_plain(v)}
+        flat = [one for v in known.values() for one in (v if isinstance(v, Some) else (v,))]
+        if not flat or len(flat) > _MOST_KNOWN:
+            self.consumed(*flat)
+            return UNKNOWN
+        return Some({id(v): v for v in flat}.values())
+
+    def length(self, held: Any) -> None:
+        """len(held), or whether there is anything in it."""
+        if isinstance(held, Tensor):
+            self.facts(held)
+        elif isinstance(held, Some):
+            for one in held:
+                self.length(one)
+        elif not isinstance(held, CONTAINERS):
+            self.opaque(held)
+        elif self.is_outside(held):
+            self.note(Length(f"len({self.text_of(held)})", held, len(held)), "length")
+
+    def content(self, held: Any, text: str | None = None) -> None:
+        """All items of a container; those that are containers are not looked into."""
+        if isinstance(held, Some):
+            for one in held:
+                self.content(one)
+            return
+        if not isinstance(held, ITERATED):
+            for part in self.opaque(held):
+                self.content(part)
+            return
+        if text is None and not self.is_outside(held):
+            return
+        text = text or self.text_of(held)
+        if len(held) > _MOST_ITEMS:
+            raise TraceError(
+                f"jit: the function reads all {len(held)} items of {text}, which would be compared "
+                f"before every call; make it a tensor, or pass what is needed as an argument"
+            )
+        items = content_of(held)
+        if not isinstance(held, tuple | frozenset):
+            self.note(Content(text, held, items), "content")
+        keys = [*held] if isinstance(held, dict) else range(len(items))
+        for key, item in zip(keys, items[1::2] if isinstance(held, dict) else items, strict=True):
+            if not is_plain(item):
+                self.mark(item, f"{text}[{shown(key)}]")
+
+    def opaque(self, held: Any) -> list[Any]:
+        """What is neither a container nor an object with attributes: memory, iterators, views of
+        dicts. Returns what it holds."""
+        if not self.is_outside(held) or isinstance(held, Tensor | Imported) or has_attributes(held):
+            return []
+        if isinstance(held, np.ndarray):
+            self.array(held)
+            return []
+        if isinstance(held, NOT_LOOKED_INTO) or keeps_own_guards(held):
+            return []
+        if slots_of(type(held)) and not isinstance(held, GeneratorType):
+            return []
+        if is_memory(held):
+            self.array(held)
+            return []
+        if isinstance(held, Iterator):
+            raise TraceError(
+                f"jit: the function goes on with {self.text_of(held)}, an iterator from outside "
+                f"({type(held).__name__}), which a replay would not do; take what is needed outside"
+            )
+        if not isinstance(held, _VIEWS):
+            return []  # what C code keeps to itself, such as a queue, is not seen
+        parts = [x for x in gc.get_referents(held) if not isinstance(x, type)]
+        for part in parts:
+            self.mark(part, self.text_of(held))
+        return parts
+
+    def array(self, held: Any) -> None:
+        if self.is_outside(held):
+            text = self.text_of(held)
+            array = isinstance(held, np.ndarray)
+            size = held.nbytes if array else memoryview(held).nbytes
+            kind = "a NumPy array" if array else type(held).__name__
+            if size > _MOST_BYTES:
+                raise TraceError(
+                    f"jit: the function reads {text}, {kind} of {size} bytes whose "
+                    f"values may change unseen; make it a tensor outside, with eg.tensor()"
+                )
+            if array:
+                self.note(Array(text, held, held.copy()), "array")
+            else:
+                self.note(Memory(text, held, memory_of(held)), "memory")
+
+    def consumed(self, *values: Any, objects: bool = True) -> None:
+        """Values that something not followed may look at in full, with all they contain; but for
+        what objects in containers hold, if not `objects`."""
+        todo = [v for v in values if v is not UNKNOWN and self.may_hold(v)]
+        if not todo:
+            return
+        seen = {id(v) for v in todo}
+        for held in todo:
+            if len(seen) > _MOST_ITEMS:
+                raise TraceError(
+                    f"jit: the function hands {self.text_of(todo[0])} to a function that may read "
+                    f"all of its more than {_MOST_ITEMS} items; pass what is needed as an argument"
+                )
+            for part in self.parts(held):
+                looked_into = objects or isinstance(part, ITERATED)
+                if looked_into and id(part) not in seen and self.may_hold(part):
+                    seen.add(id(part))
+                    todo.append(part)
+
+    def may_hold(self, value: Any) -> bool:
+        """Whether something from outside may be reached through a value."""
+        return value is not UNKNOWN and (self.is_outside(value) or isinstance(value, ITERATED))
+
+    def parts(self, held: Any) -> list[Any]:
+        """What a container or an object holds; all of it is guarded now, if it is from outside."""
+        if isinstance(held, (np.ndarray, *ITERATED)):
+            self.content(held)
+            items = [] if isinstance(held, np.ndarray | bytearray) else content_of(held)
+            return [x for x in items if not is_plain(x)]
+        if keeps_own_guards(held) or isinstance(held, NOT_LOOKED_INTO):
+            return []
+        made_of_slots = slots_of(type(held)) and not isinstance(held, GeneratorType)
+        if not (has_attributes(held) or made_of_slots):
+            return [x for x in self.opaque(held) if not is_plain(x)]
+        for name in slots_of(type(held)):
+            self.own_attribute(held, name)
+        own = vars(held) if has_attributes(held) else {}
+        self.content(own, f"{self.text_of(held)}.__dict__")
+        slots = [getattr(held, name, None) for name in slots_of(type(held))]
+        return [x for x in (*own.values(), *slots) if not is_plain(x)]
