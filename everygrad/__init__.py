@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math as _math
 from importlib import import_module
+from types import FunctionType as _Function
 from typing import Any
 
 from everygrad import amp as amp, autograd as autograd
@@ -40,6 +41,7 @@ from everygrad.dtypes import (
 from everygrad.ops.python import creation as _creation
 from everygrad.ops.python.conversion import VERSIONS as _VERSIONS
 from everygrad.ops.random import generators as _random
+from everygrad.ops.record.keywords import spelled as _spelled
 from everygrad.ops.record.lazy_index import FUNCTIONS as _NAMES
 from everygrad.ops.record.spec import REGISTRY as _REGISTRY
 
@@ -49,6 +51,11 @@ __version__ = "0.1.0"
 globals().update({name: getattr(_creation, name) for name in _creation.__all__})
 globals().update({op.name: op.function for op in _REGISTRY.values() if not op.namespace})
 globals().update({name: getattr(_random, name) for name in _random.__all__})
+for _name in (
+    *("arange", "bernoulli", "empty_like", "eye", "full", "full_like", "linspace", "ones_like"),
+    *("rand_like", "randn_like", "zeros_like"),
+):  # here alone: what the package itself calls pays nothing for other names
+    globals()[_name] = _spelled(globals()[_name])
 globals().update({name: dtype for name, dtype in _DTYPES.items() if name != "bool"})
 bool = _DTYPES["bool"]  # the Array API's name
 
@@ -139,6 +146,7 @@ def __getattr__(name: str) -> Any:
         value = _taught(_SAME[name])
     elif name in _ALIASES:
         value = getattr(import_module(_ALIASES[name]), name)
+        value = _spelled(value) if isinstance(value, _Function) else value
     else:
         raise _missing("everygrad", name, __dir__(), _FUNCTIONS)
     globals()[name] = value

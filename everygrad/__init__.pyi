@@ -809,7 +809,7 @@ def cumulative_sum(
 def deg2rad(x: _TensorLike) -> Tensor:
     """An angle in degrees as radians."""
 
-def diag(x: Tensor, offset: builtins.int = 0) -> Tensor:
+def diag(x: Tensor, offset: builtins.int = 0, *, diagonal: builtins.int = ...) -> Tensor:
     """A matrix with the vector x on a diagonal, or the diagonal of the matrix x."""
 
 def diag_embed(
@@ -820,6 +820,7 @@ def diag_embed(
     *,
     dim1: builtins.int = ...,
     dim2: builtins.int = ...,
+    diagonal: builtins.int = ...,
 ) -> Tensor:
     """The last axis put on a diagonal of two new axes, zero elsewhere: `diagonal` undone."""
 
@@ -831,6 +832,7 @@ def diagonal(
     *,
     dim1: builtins.int = ...,
     dim2: builtins.int = ...,
+    diagonal: builtins.int = ...,
 ) -> Tensor:
     """The elements on a diagonal of two axes, as a last axis. A positive offset lies above."""
 
@@ -1111,8 +1113,8 @@ def isclose(
 def isfinite(x: _TensorLike) -> Tensor:
     """Whether each element is neither infinite nor NaN."""
 
-def isin(x: Any, elements: Any, invert: builtins.bool = False) -> Tensor:
-    """Whether each element of x is among `elements` (or is not); NaN never is."""
+def isin(x: Any, test_elements: Any, invert: builtins.bool = False) -> Tensor:
+    """Whether each element of x is among `test_elements` (or is not); NaN never is."""
 
 def isinf(x: _TensorLike) -> Tensor:
     """Whether each element is infinite."""

@@ -27,6 +27,7 @@ from everygrad.backends import base
 from everygrad.compiler.expr import Expr
 from everygrad.core.context import fast_limit, intercepted, profiling, tracing, watcher
 from everygrad.core.op import ElementwiseOp, Op
+from everygrad.core.operand_names import ABSENT, in_one_word, missing_operand, power, scaled
 from everygrad.core.tensor import Tensor, Wrapped, wrap
 from everygrad.dtypes import DType
 from everygrad.errors import ArgumentError, DeviceError, DtypeError, EverygradError
@@ -52,7 +53,6 @@ _PACKAGE = __name__.split(".")[0] + "."
 _PYTHON_NUMBERS = (bool, int, float, complex)
 _UNWIDENING = (int, float)  # never of a higher kind than a tensor of floats
 _NUMBERS = (*_PYTHON_NUMBERS, np.generic)
-_ABSENT = object()  # where a call gave no tensor
 
 
 def backend_of(op: str, payloads: list[Any]) -> base.Backend:
@@ -324,9 +324,9 @@ def unary(op: ElementwiseOp) -> Callable[[Any], Any]:
     keep_x, keep_out = op.keeps[1], op.keeps[0]
     constant = op.constant
 
-    def call(x: Any = _ABSENT, input: Any = None) -> Any:
+    def call(x: Any = ABSENT, input: Any = None) -> Any:
         if input is not None:
-            return call(_one(op.name, "x", x, "input", input))
+            return call(in_one_word(op.name, "x", x, "input", input))
         try:
             a = x._data
             size = a.size
@@ -387,8 +387,8 @@ def unary(op: ElementwiseOp) -> Callable[[Any], Any]:
             return op.body(x)
         if isinstance(x, Tensor) and x._data.dtype in op.floats:  # as it is
             return apply(op, x)
-        if x is _ABSENT:
-            raise _missing(op.name, "x")
+        if x is ABSENT:
+            raise missing_operand(op.name, "x")
         return apply(op, *op.promote(x))
 
     return call
@@ -406,12 +406,18 @@ def binary(op: ElementwiseOp, beside_none: bool | None = None) -> Callable[[Any,
     constant = op.constant
 
     def call(
-        x: Any = _ABSENT, y: Any = _ABSENT, input: Any = None, other: Any = None, alpha: Any = None
+        x: Any = ABSENT,
+        y: Any = ABSENT,
+        input: Any = None,
+        other: Any = None,
+        alpha: Any = None,
+        exponent: Any = None,
     ) -> Any:
-        if input is not None or other is not None or alpha is not None:  # PyTorch's words
-            x = x if input is None else _one(op.name, "x", x, "input", input)
-            y = y if other is None else _one(op.name, "y", y, "other", other)
-            return call(x, y if alpha is None else _times(op, y, alpha))
+        if input is not None or other is not None or alpha is not None or exponent is not None:
+            x = x if input is None else in_one_word(op.name, "x", x, "input", input)
+            y = y if other is None else in_one_word(op.name, "y", y, "other", other)
+            y = y if exponent is None else power(op, y, exponent)
+            return call(x, y if alpha is None else scaled(op, y, alpha))
         try:
             a = x._data
             b = y._data
@@ -498,8 +504,8 @@ def binary(op: ElementwiseOp, beside_none: bool | None = None) -> Callable[[Any,
                 return call(given, y)
         elif y is None and beside_none is not None:
             return beside_none
-        if x is _ABSENT or y is _ABSENT:
-            raise _missing(op.name, "x" if x is _ABSENT else "y")
+        if x is ABSENT or y is ABSENT:
+            raise missing_operand(op.name, "x" if x is ABSENT else "y")
         if not (intercepted() and policy() is not None):  # what `promote` would make of them
             if type(y) in _UNWIDENING and isinstance(x, Tensor) and x._data.dtype in op.floats:
                 return apply(op, x, as_tensor(y, x, x.dtype))
@@ -516,12 +522,12 @@ def rows(op: Op, careful: Callable[..., Any]) -> Callable[..., Any]:
     kernel: Callable[[Any], Any] | None = None
 
     @wraps(careful)
-    def call(x: Any = _ABSENT, axis: Any = -1, **names: Any) -> Any:
+    def call(x: Any = ABSENT, axis: Any = -1, **names: Any) -> Any:
         try:
             a = x._data
             small = 0 < a.size <= fast_limit()
         except (AttributeError, TypeError):  # no tensor, or a payload that this path is not for
-            return careful(axis=axis, **names) if x is _ABSENT else careful(x, axis, **names)
+            return careful(axis=axis, **names) if x is ABSENT else careful(x, axis, **names)
         last = len(a.shape) - 1
         if (
             not small
@@ -548,8 +554,8 @@ def scaled_rows(op: Op, careful: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(careful)
     def call(
-        x: Any = _ABSENT,
-        normalized_shape: Any = _ABSENT,
+        x: Any = ABSENT,
+        normalized_shape: Any = ABSENT,
         weight: Any = None,
         bias: Any = None,
         eps: Any = 1e-5,
@@ -570,31 +576,11 @@ def scaled_rows(op: Op, careful: Callable[..., Any]) -> Callable[..., Any]:
             and dtype is w.dtype is b.dtype
         ):
             return apply(op, x, weight, bias, axes=(len(a.shape) - 1,), eps=eps)
-        if x is not _ABSENT and normalized_shape is not _ABSENT:
+        if x is not ABSENT and normalized_shape is not ABSENT:
             return careful(x, normalized_shape, weight, bias, eps, **names)
         for name, value in (("x", x), ("normalized_shape", normalized_shape)):
-            if value is not _ABSENT:
+            if value is not ABSENT:
                 names[name] = value
         return careful(weight=weight, bias=bias, eps=eps, **names)
 
     return call
-
-
-def _one(op: str, own: str, here: Any, theirs: str, given: Any) -> Any:
-    """The tensor that a call names in PyTorch's way, unless it names it in ours as well."""
-    if here is not _ABSENT:
-        raise ArgumentError(f"{op}: {theirs} and {own} are the same parameter; give one of them")
-    return given
-
-
-def _missing(op: str, name: str) -> TypeError:
-    return TypeError(f"{op}() missing a required argument: {name!r}")
-
-
-def _times(op: ElementwiseOp, y: Any, alpha: Any) -> Any:
-    """The second operand times PyTorch's `alpha`, which sums and differences have."""
-    if not op.takes_alpha:
-        raise TypeError(f"{op.name}() takes two tensors; alpha= is for add and subtract")
-    if y is _ABSENT:
-        raise _missing(op.name, "y")
-    return y if type(alpha) is int and alpha == 1 else y * alpha

@@ -4,6 +4,7 @@ Names are SciPy's, and PyTorch's for the orthogonal polynomials. SciPy's `gammal
 `expit` are `lgamma`, `digamma` and `eg.sigmoid`.
 """
 
+from types import FunctionType
 from typing import Any
 
 from everygrad.core.torch_names import missing
@@ -77,6 +78,13 @@ bessel_j0, bessel_j1, bessel_y0, bessel_y1 = j0, j1, y0, y1
 modified_bessel_i0, modified_bessel_i1 = i0, i1
 multigammaln = mvlgamma
 logsumexp = taking(_logsumexp)
+
+# the rule of all ops holds here too: arrays are taken, and PyTorch's names of parameters
+for _name, _function in [*globals().items()]:
+    if isinstance(_function, FunctionType) and _function.__module__.startswith(
+        "everygrad.ops.special."
+    ):
+        globals()[_name] = taking(_function)
 
 _ELSEWHERE = {
     "airy_ai": "scipy.special.airy(x.numpy())[0], which has no derivative",

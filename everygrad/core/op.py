@@ -56,6 +56,7 @@ class ElementwiseOp(Op):
     checks_integers = False  # whether `promote` looks at the values of integers
     keeps: tuple[bool, ...]  # which of (out, *inputs) some rule needs
     keep_table: tuple[tuple[bool, ...] | None, ...]  # of two inputs: by which want a gradient
+    takes_exponent: bool = False  # whether they call it the exponent
     takes_alpha: bool = False  # whether PyTorch's calls may scale the second input
 
     def numpy_function(self, np_dtype: Any) -> Callable[..., Any]:

@@ -556,7 +556,7 @@ class Tensor:
         """An angle in degrees as radians."""
     def det(self) -> Tensor:
         """The determinant. Singular matrices have a derivative too; a second one, only others."""
-    def diag(self, offset: builtins.int = 0) -> Tensor:
+    def diag(self, offset: builtins.int = 0, *, diagonal: builtins.int = ...) -> Tensor:
         """A matrix with the vector x on a diagonal, or the diagonal of the matrix x."""
     def diag_embed(
         self,
@@ -566,6 +566,7 @@ class Tensor:
         *,
         dim1: builtins.int = ...,
         dim2: builtins.int = ...,
+        diagonal: builtins.int = ...,
     ) -> Tensor:
         """The last axis put on a diagonal of two new axes, zero elsewhere: `diagonal` undone."""
     def diagflat(self, offset: builtins.int = 0) -> Tensor:
@@ -578,6 +579,7 @@ class Tensor:
         *,
         dim1: builtins.int = ...,
         dim2: builtins.int = ...,
+        diagonal: builtins.int = ...,
     ) -> Tensor:
         """The elements on a diagonal of two axes, as a last axis. A positive offset lies above."""
     def diagonal_scatter(
@@ -884,8 +886,8 @@ class Tensor:
         """
     def isfinite(self) -> Tensor:
         """Whether each element is neither infinite nor NaN."""
-    def isin(self, elements: Any, invert: builtins.bool = False) -> Tensor:
-        """Whether each element of x is among `elements` (or is not); NaN never is."""
+    def isin(self, test_elements: Any, invert: builtins.bool = False) -> Tensor:
+        """Whether each element of x is among `test_elements` (or is not); NaN never is."""
     def isinf(self) -> Tensor:
         """Whether each element is infinite."""
     def isnan(self) -> Tensor:

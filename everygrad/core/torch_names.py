@@ -231,13 +231,13 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
     "start_dim": ("start_axis",),
     "end_dim": ("end_axis",),
     "keepdim": ("keepdims",),
-    "diagonal": ("k",),
+    "diagonal": ("k", "offset"),
     "shifts": ("shift",),
     "size": ("shape",),
     "split_size": ("sizes",),
     "split_size_or_sections": ("sizes",),
     "tensors": ("arrays",),
-    "other": ("y", "x2"),
+    "other": ("y", "x2", "q"),
     "exponent": ("y",),
     "src": ("source",),
     "value": ("source",),
@@ -249,8 +249,25 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
     "steps": ("num",),
     "a_min": ("min",),
     "a_max": ("max",),
+    "mat2": ("y", "x2"),
+    "vec": ("y",),
+    "vec2": ("y", "x2"),
+    "tensor": ("other",),
+    "tensor1": ("y",),
+    "tensor2": ("z",),
+    "input1": ("x1",),
+    "input2": ("x2",),
+    "b": ("y", "x2"),
+    "B": ("y", "b", "x2"),
+    "values": ("y",),
+    "elements": ("x",),
+    "pad": ("widths",),
+    "n": ("n_rows",),
+    "m": ("n_cols",),
 }
-FIRST = ("input", "a")  # what other libraries call the tensor an op is about
+FIRST = ("input", "a", "A", "tensor")  # what other libraries call the tensor an op is about
+BEFORE = ("condition", "n")  # parameters that stand before that tensor
+LAYOUTS = ("layout", "memory_format", "pin_memory")  # without meaning: no op asks for a layout
 
 # Parameters that PyTorch takes by position and the Array API by name alone, in PyTorch's order.
 POSITIONS: dict[str, tuple[str, ...]] = {

@@ -13,6 +13,7 @@ from everygrad.errors import ArgumentError, ShapeError
 from everygrad.ops.elementwise.basic import MISFIT, abs, maximum, minimum, where
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Function, check_kind, elementwise
+from everygrad.ops.record.keywords import spelled
 from everygrad.ops.record.spec import composite, refuse, sample
 from everygrad.ops.reduce.norms_and_counts import amax, amin
 from everygrad.ops.reduce.reductions import Axis
@@ -61,6 +62,7 @@ def isclose(
     return same | ((abs(x - y) <= atol + rtol * size) & (size < float("inf")))
 
 
+@spelled
 def allclose(
     x: Tensor, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> bool:

@@ -162,7 +162,7 @@ pow: Function = elementwise(  # the Array API's name
 )
 POW: Any = REGISTRY["pow"]
 POW.__dict__["promote"] = _powers
-POW.checks_integers = True
+POW.checks_integers = POW.takes_exponent = True
 reflected(pow, "__rpow__")
 
 

@@ -146,9 +146,9 @@ def bucketize(x: Any, boundaries: Tensor, right: bool = False) -> Tensor:
     ),
     refuses=(refuse(DtypeError, "isin: takes tensors and numbers, got str", s.real(2), "one"),),
 )
-def isin(x: Any, elements: Any, invert: bool = False) -> Tensor:
-    """Whether each element of x is among `elements` (or is not); NaN never is."""
-    x, elements = operands("isin", x, elements)
+def isin(x: Any, test_elements: Any, invert: bool = False) -> Tensor:
+    """Whether each element of x is among `test_elements` (or is not); NaN never is."""
+    x, elements = operands("isin", x, test_elements)
     elements = elements.reshape(-1)
     if elements.size == 0:
         found = zeros(x.shape, dtypes.bool_, x.device)

@@ -25,6 +25,7 @@ from everygrad.ops.nn.softmax_and_norm import softmax
 from everygrad.ops.python.creation import arange, tensor
 from everygrad.ops.random.generators import Generator, Parameters, draw, fine_unit, parameters, rand
 from everygrad.ops.record.families import Elementwise
+from everygrad.ops.record.keywords import spelled
 from everygrad.ops.reduce.reductions import argmax
 
 ROUNDS = 16
@@ -141,6 +142,7 @@ def _rounds(op: Elementwise, given: tuple[Tensor, ...], p: Parameters, g: Any) -
     return k
 
 
+@spelled
 def poisson(
     rate: Any,
     shape: Any = None,
@@ -166,6 +168,7 @@ def poisson(
     return where(mean >= 0.0, drawn, math.nan).astype(p.dtype)
 
 
+@spelled
 def binomial(
     n: Any,
     p: Any,
@@ -245,6 +248,7 @@ def categorical(
     return argmax(weights - log(times), axis=-1)
 
 
+@spelled
 def gumbel_softmax(
     logits: Tensor,
     tau: float = 1.0,
@@ -279,6 +283,7 @@ def gumbel_softmax(
     return one + (soft - soft.detach())
 
 
+@spelled
 def multinomial(
     probs: Tensor,
     num_samples: int,

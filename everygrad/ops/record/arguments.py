@@ -18,7 +18,7 @@ import numpy as np
 from everygrad.core.tensor import Tensor, wrap
 from everygrad.dispatch import as_tensor
 from everygrad.errors import ArgumentError, AxisError, DtypeError, EverygradError
-from everygrad.ops.record.keywords import placed, renamed
+from everygrad.ops.record.keywords import needed_by_name, placed, renamed
 
 # what a parameter says of itself -> the types that need no further look, and what to call them
 _TENSORS: set[type] = {Tensor}  # and the subclasses seen so far
@@ -89,6 +89,7 @@ class Signature:
             elif p.kind is not p.KEYWORD_ONLY:
                 self.places.append(one)
             self.names[p.name] = one
+        self.needed = [n for n, p in self.python.parameters.items() if _is_needed(p)]
         self.plain_places = [one.plain for one in self.places]
         self.plain_names = {name: one.plain for name, one in self.names.items()}
 
@@ -99,7 +100,9 @@ class Signature:
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
         """The arguments with tensors made of arrays and numbers; refuses what does not fit."""
-        if not self.open:
+        if self.open:
+            kwargs = needed_by_name(self.needed[len(args) :], self.names, kwargs)
+        else:
             args, kwargs = self.in_own_words(args, kwargs)
             if not kwargs.keys() <= self.names.keys():
                 return [*args], kwargs  # Python itself says which one is unknown
@@ -165,6 +168,10 @@ class Signature:
                 kind = f"{type(value).__name__} {value!r}"[:120]
                 return ArgumentError(f"{self.op}: does not take {p.name} = {kind}")
         return None
+
+
+def _is_needed(p: inspect.Parameter) -> bool:
+    return p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
 
 
 def _first_tensor(values: Iterable[Any]) -> Tensor | None:

@@ -7,14 +7,14 @@ fit pays nothing. The table is `core/torch_names.KEYWORDS`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
-from functools import cache
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache, wraps
 from importlib import import_module
 from typing import Any
 
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor
-from everygrad.core.torch_names import FIRST, KEYWORDS, POSITIONS
+from everygrad.core.torch_names import BEFORE, FIRST, KEYWORDS, LAYOUTS, POSITIONS
 from everygrad.errors import ArgumentError
 
 
@@ -27,7 +27,7 @@ def meant(alias: str, parameters: Collection[str]) -> str | None:
     for name in KEYWORDS.get(alias, ()):
         if name in parameters:
             return name
-    return next(iter(parameters)) if alias in FIRST and parameters else None
+    return next((p for p in parameters if p not in BEFORE), None) if alias in FIRST else None
 
 
 def aliases_of(parameters: Collection[str]) -> dict[str, str]:
@@ -47,6 +47,8 @@ def renamed(op: str, parameters: Collection[str], given: Mapping[str, Any]) -> d
             if value is None:  # NumPy's functions say so of every call
                 continue
             raise ArgumentError(f"{op}: values never change, out= has no meaning; use the result")
+        elif key in LAYOUTS:
+            continue
         else:
             name = meant(key, parameters) or key
             value = int(value) if key == "unbiased" else value
@@ -91,6 +93,46 @@ def with_names(
             raise ArgumentError(f"{op}: {alias} and {key} are the same parameter; give one of them")
     x, *_ = defaults
     return function(held.pop(x), **held, **made) if x in held else function(**held, **made)
+
+
+def spelled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which understands the other names of its parameters too.
+
+    >>> @spelled
+    ... def share(x, axis=0):
+    ...     return x, axis
+    >>> share(input=3, dim=1)
+    (3, 1)
+    """
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            names = _defaults(function)
+            if not kwargs.keys() <= names.keys():
+                kwargs = renamed(function.__name__, names, kwargs)
+            first = next(iter(names))
+            if first in kwargs and not args:  # it may be one that is taken by position alone
+                args = (kwargs.pop(first),)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def needed_by_name(
+    needed: Sequence[str], names: Collection[str], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Keywords of an op that knows other names itself, but for those of parameters it must have:
+    `needed` are the ones that no argument by position is for.
+
+    >>> needed_by_name(("x", "sizes"), ("x", "sizes", "axis"), {"input": 3, "dim": 1})
+    {'x': 3, 'dim': 1}
+    """
+    made: dict[str, Any] = {}
+    for key, value in given.items():
+        name = None if key in names else meant(key, needed)
+        made[key if name is None or name in given or name in made else name] = value
+    return made
 
 
 def torch_call(name: str, *args: Any) -> Any:

@@ -17,6 +17,7 @@ from everygrad.ops.linalg.checks import constant
 from everygrad.ops.python.creation import arange, meshgrid, zeros
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import check_kind
+from everygrad.ops.record.keywords import spelled
 from everygrad.ops.record.spec import composite, refuse, sample
 from everygrad.ops.shape.joining import concat, stack
 
@@ -32,6 +33,7 @@ def broadcast_shapes(*given: Any) -> tuple[int, ...]:
     return shapes.broadcast("broadcast_shapes", *found) if found else ()
 
 
+@spelled
 def logspace(
     start: float,
     stop: float,
@@ -54,12 +56,14 @@ def _triangle(op: str, rows: int, columns: int, places: Any, device: str | None)
     return constant(np.stack(places).astype(np.int64), device)
 
 
+@spelled
 def tril_indices(rows: int, columns: int, offset: int = 0, device: str | None = None) -> Tensor:
     """(2, count): the rows and columns of what `tril` keeps of a matrix."""
     places = np.tril_indices(max(rows, 0), offset, max(columns, 0))
     return _triangle("tril_indices", rows, columns, places, device)
 
 
+@spelled
 def triu_indices(rows: int, columns: int, offset: int = 0, device: str | None = None) -> Tensor:
     """(2, count): the rows and columns of what `triu` keeps of a matrix."""
     places = np.triu_indices(max(rows, 0), offset, max(columns, 0))
