@@ -438,9 +438,7 @@ def load(
             optimizer.load_state_dict(state)
         for t, new in news:
             t.rebind(new._data, t._node)
-    changed = getattr(model, "values_changed", None)
-    if changed is not None:
-        changed()
+    model.values_changed()
     return extra
 
 

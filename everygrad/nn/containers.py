@@ -220,12 +220,12 @@ class ParameterList(Module):
         return self._size
 
     def __iter__(self) -> Iterator[Any]:
-        return iter([vars(self)[str(i)] for i in range(self._size)])
+        return iter([getattr(self, str(i)) for i in range(self._size)])
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return ParameterList(list(self)[index])
-        return vars(self)[self._place(index)]
+        return getattr(self, self._place(index))
 
     def __setitem__(self, index: int, value: Any) -> None:
         setattr(self, self._place(index), _as_parameter(value))
@@ -267,7 +267,7 @@ class ParameterDict(Module):
         if name not in self._names:
             known = ", ".join(self._names) or "none"
             raise ArgumentError(f"ParameterDict: no parameter {name!r}; there are: {known}")
-        return vars(self)[name]
+        return getattr(self, name)
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name not in self._names:
@@ -295,15 +295,15 @@ class ParameterDict(Module):
 
     def values(self) -> list[Any]:
         """The parameters."""
-        return [vars(self)[name] for name in self._names]
+        return [getattr(self, name) for name in self._names]
 
     def items(self) -> list[tuple[str, Any]]:
         """Names and parameters."""
-        return [(name, vars(self)[name]) for name in self._names]
+        return [(name, getattr(self, name)) for name in self._names]
 
     def get(self, name: str, default: Any = None) -> Any:
         """The parameter of this name, or `default`."""
-        return vars(self)[name] if name in self._names else default
+        return getattr(self, name) if name in self._names else default
 
     def update(self, parameters: Any) -> None:
         """Add parameters by name, in place of those that have these names."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from itertools import chain
+from typing import Any, ClassVar, Self, TypeVar
 
 from everygrad import dtypes
 from everygrad._jit.guards import same
@@ -17,41 +18,15 @@ from everygrad.autograd.graph import HookHandle
 from everygrad.autograd.modes import no_grad
 from everygrad.autograd.transform_scope import inside
 from everygrad.core.context import intercepted, tracing
-from everygrad.core.nearest import differences
 from everygrad.core.tensor import Tensor
-from everygrad.errors import ArgumentError, DtypeError, ShapeError
+from everygrad.errors import ArgumentError, DtypeError
 from everygrad.nn.functions.module_hooks import BackwardWatch, ModuleHooks
+from everygrad.nn.functions.module_state import LoadedKeys, StateFaults, entries_below, faults_of
 from everygrad.nn.parameter import Buffer, Parameter, UninitializedBuffer, UninitializedParameter
 from everygrad.ops.python.conversion import moved
 from everygrad.ops.python.creation import tensor, zeros_like
 
 T = TypeVar("T")
-
-
-class LoadedKeys(NamedTuple):
-    """What `load_state_dict` did not find a partner for."""
-
-    missing_keys: list[str]
-    unexpected_keys: list[str]
-
-
-class StateFaults(NamedTuple):
-    """What of a state_dict does not fit a module: names, and how they do not fit."""
-
-    missing: list[str]
-    unexpected: list[str]
-    shapes: dict[str, str]
-    kinds: dict[str, str]
-
-    def refuse(self, what: str, strict: bool) -> None:
-        """Raise if there is any fault, naming all; names that differ are none if not `strict`."""
-        wrong = [f"{name} {how}" for name, how in (self.shapes | self.kinds).items()]
-        names = differences(self.missing, self.unexpected) if strict else []
-        if not (wrong or names):
-            return
-        cure = ["pass strict=False to load only what both sides have"] if names else []
-        kind = ShapeError if self.shapes else ArgumentError
-        raise kind(f"{what}: " + "; ".join([*names, *wrong, *cure]))
 
 
 class Module:
@@ -69,6 +44,7 @@ class Module:
     """
 
     changes = 0  # of attributes and hooks of any module: a compiled function looks again then
+    names_state: ClassVar[bool] = False  # whether it answers for the state of all modules inside
     compiled: ClassVar[Callable[[Any, Any], Any]]  # what `eg.jit` makes of one
     training: bool
     _buffers: dict[str, bool]  # the name of each buffer, and whether state_dict holds it
@@ -267,6 +243,22 @@ class Module:
         for name, child in self._own(Module):
             yield from child._walk(_joined(prefix, name))
 
+    def _wrapped(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """The topmost modules below that answer for the state of all inside them."""
+        for name, child in self._own(Module):
+            at = _joined(prefix, name)
+            if child.names_state:
+                yield at, child
+            else:
+                yield from child._wrapped(at)
+
+    def _answered(self, prefix: str) -> Iterator[tuple[str, Module]]:
+        """`_walk` without those modules."""
+        yield prefix, self
+        for name, child in self._own(Module):
+            if not child.names_state:
+                yield from child._answered(_joined(prefix, name))
+
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """This module and all below it, parents first, each once."""
         return _once(self._walk(prefix))
@@ -287,8 +279,10 @@ class Module:
         self, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
         """Each parameter once, under the first of its names; without children if not `recurse`."""
-        homes = self.named_modules(prefix) if recurse else [(prefix, self)]
-        return _once((_joined(at, n), p) for at, m in homes for n, p in m._own(Parameter))
+        homes = self._answered(prefix) if recurse else [(prefix, self)]
+        own = ((_joined(at, n), p) for at, m in homes for n, p in m._own(Parameter))
+        apart = self._wrapped(prefix) if recurse else ()
+        return _once(chain(own, *(m.named_parameters(at) for at, m in apart)))
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """Each parameter once: what an optimiser takes."""
@@ -296,8 +290,10 @@ class Module:
 
     def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
         """Each buffer once, under the first of its names; without children if not `recurse`."""
-        homes = self.named_modules(prefix) if recurse else [(prefix, self)]
-        return _once((_joined(at, n), b) for at, m in homes for n, b in m._own_buffers())
+        homes = self._answered(prefix) if recurse else [(prefix, self)]
+        own = ((_joined(at, n), b) for at, m in homes for n, b in m._own_buffers())
+        apart = self._wrapped(prefix) if recurse else ()
+        return _once(chain(own, *(m.named_buffers(at) for at, m in apart)))
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """Each buffer once."""
@@ -411,7 +407,7 @@ class Module:
 
     def _state(self, prefix: str = "") -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
-        for at, module in self._walk(prefix):
+        for at, module in self._answered(prefix):
             kept = [(n, b) for n, b in module._own_buffers() if module._buffers[n]]
             held = (*module._own(Parameter), *kept)
             found |= {_joined(at, n): t for n, t in held if not _waits(t)}
@@ -426,7 +422,10 @@ class Module:
         >>> {k: v.shape for k, v in eg.nn.Linear(3, 2).state_dict().items()}
         {'weight': (2, 3), 'bias': (2,)}
         """
-        return {name: t.detach() for name, t in self._state(prefix).items()}
+        found = {name: t.detach() for name, t in self._state(prefix).items()}
+        for at, module in self._wrapped(prefix):
+            found |= {_joined(at, name): t for name, t in module.state_dict().items()}
+        return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadedKeys:
         """Take the values from `state_dict`: tensors or NumPy arrays, cast to the dtypes here.
@@ -444,6 +443,8 @@ class Module:
         ]
         for t, new in news:
             t.rebind(new._data, t._node)
+        for at, module in self._wrapped():
+            module.load_state_dict(entries_below(at, state_dict), strict)
         return LoadedKeys(faults.missing, faults.unexpected)
 
     def load_hf(
@@ -474,17 +475,21 @@ class Module:
         >>> eg.nn.Linear(3, 2).state_faults({"weight": eg.ones((2, 2))}).missing
         ['bias']
         """
-        own = self._state()
-        faults = StateFaults(
-            [k for k in own if k not in state_dict], [k for k in state_dict if k not in own], {}, {}
-        )
-        for name, t in own.items():
-            value = state_dict.get(name, t)
-            if not hasattr(value, "shape") or not hasattr(value, "dtype"):
-                faults.kinds[name] = f"must be a Tensor or an array, got {type(value).__name__}"
-            elif tuple(value.shape) != t.shape:
-                faults.shapes[name] = f"has shape {tuple(value.shape)}, not {t.shape}"
+        apart = list(self._wrapped())
+        inside = {k for at, _ in apart for k in state_dict if k.startswith(f"{at}.")}
+        outside = {k: v for k, v in state_dict.items() if k not in inside}
+        faults = faults_of({name: t.shape for name, t in self._state().items()}, outside)
+        for at, module in apart:
+            more = module.state_faults(entries_below(at, state_dict))
+            faults.missing.extend(_joined(at, k) for k in more.missing)
+            faults.unexpected.extend(_joined(at, k) for k in more.unexpected)
+            faults.shapes.update({_joined(at, k): how for k, how in more.shapes.items()})
+            faults.kinds.update({_joined(at, k): how for k, how in more.kinds.items()})
         return faults
+
+    def values_changed(self) -> None:
+        """Called where parameters were given values from outside, as by a checkpoint or averaging:
+        a module that keeps anything made of them makes it anew."""
 
     def before_loading(self, state: Mapping[str, Any], prefix: str) -> None:
         """Called before `load_state_dict` compares: lazy modules take their shapes from it."""

@@ -204,6 +204,8 @@ class AveragedModel(Module):
             for mean, x in buffers:
                 put(mean, x.detach().to(mean.device))
         put(self.n_averaged, self.n_averaged + 1)
+        for module in self.module.modules():
+            module.values_changed()
 
     def _average(self, means: list[Tensor], xs: list[Tensor]) -> None:
         if self.avg_fn is not None:

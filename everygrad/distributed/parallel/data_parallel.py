@@ -4,9 +4,10 @@ averaged while backward runs."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from copy import deepcopy
+from typing import Any, Self
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from everygrad.distributed.parallel.buckets import (
 )
 from everygrad.distributed.placements import extent
 from everygrad.errors import ArgumentError, GradientError, ShapeError
+from everygrad.nn.embedding import Embedding, EmbeddingBag
+from everygrad.nn.functions.module_state import StateFaults
 from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
 from everygrad.ops.python.creation import ones, tensor, zeros, zeros_like
@@ -58,8 +61,21 @@ def refuse_changes(what: str, module: Module, then: dict[str, Parameter]) -> Non
         )
 
 
+def _refuse_changing_weights(what: str, module: Module) -> None:
+    """Raise where a layer changes its weights by the rows it is given: ranks are given others."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, Embedding | EmbeddingBag) and layer.max_norm is not None:
+            raise ArgumentError(
+                f"{what}: {name or type(layer).__name__} scales rows of its weight down in each "
+                f"call, by max_norm, and a rank alone those that its batch has: ranks would come "
+                f"to have other weights; give it max_norm=None, and scale between steps"
+            )
+
+
 class BatchParallel(Module):
     """A module on every rank along an axis of a mesh, each with its rows of a batch."""
+
+    names_state = True
 
     def __init__(self, module: Module, mesh: Mesh, axis: str) -> None:
         super().__init__()
@@ -72,6 +88,8 @@ class BatchParallel(Module):
         self.module = module
         self.mesh = mesh
         self.axis = axis
+        if self.ranks > 1:
+            _refuse_changing_weights(name, module)
         self._run = _State()
         with no_grad():
             for t in [*module.parameters(), *module.buffers()]:
@@ -143,8 +161,9 @@ class BatchParallel(Module):
         """Those of the module inside."""
         return self.module.named_buffers(prefix, recurse)
 
-    def values_changed(self) -> None:
-        """The values of parameters were given from outside, as by a checkpoint."""
+    def state_faults(self, state_dict: Mapping[str, Any]) -> StateFaults:
+        """Those of the module inside."""
+        return self.module.state_faults(state_dict)
 
     def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
         """That of the module inside: wrapping changes no names."""
@@ -182,6 +201,7 @@ class DataParallel(BatchParallel):
         broadcast_buffers: bool = True,
     ) -> None:
         super().__init__(module, mesh, axis)
+        self.bucket_bytes = bucket_bytes
         self.broadcast_buffers = broadcast_buffers
         self._trained = [Named(n, p) for n, p in module.named_parameters() if p.requires_grad]
         self._lane_mesh = mesh.channel("gradients")
@@ -190,6 +210,16 @@ class DataParallel(BatchParallel):
         )
         for held in self._trained:
             held.parameter.register_post_accumulate_grad_hook(self._ready)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy of the module, wrapped anew: all ranks must make it."""
+        made = self._around(deepcopy(self.module, memo))
+        made.training = self.training
+        memo[id(self)] = made
+        return made
+
+    def _around(self, module: Module) -> Any:
+        return DataParallel(module, self.mesh, self.axis, self.bucket_bytes, self.broadcast_buffers)
 
     # --- forward ---------------------------------------------------------------------------------
 

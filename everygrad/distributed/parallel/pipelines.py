@@ -36,6 +36,8 @@ _DTYPES = [d for d in dtypes.FLOATS if d.is_float]
 class Pipeline(Module):
     """The stages of a model that this rank has; made by `pipeline`."""
 
+    names_state = True
+
     def __init__(
         self,
         stages: Sequence[Any],

@@ -4,15 +4,16 @@ Level 1 shares the optimiser's state, level 2 the gradients too, level 3 the par
 optimiser is given `parameters()` of what `shard` returns: for each parameter of the module its
 shard, a stretch of its elements as one vector. Rules that look at single elements (SGD, Adam and
 most others) do with shards what they do with the whole; rules that look at a parameter's norm or
-its rows (LAMB, Muon, Adafactor) do not.
+its rows (LAMB, Muon, Adafactor) refuse them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, NamedTuple
+from copy import deepcopy
+from functools import cache, partial
+from typing import Any, NamedTuple, Self
 from weakref import WeakSet
 
 from everygrad.autograd.graph import Node
@@ -33,8 +34,9 @@ from everygrad.distributed.parallel.shard_parameter import (
     stretch_of_all,
     whole_box,
 )
-from everygrad.errors import ArgumentError, ShapeError
-from everygrad.nn.module import LoadedKeys, Module
+from everygrad.errors import ArgumentError
+from everygrad.nn.functions.module_state import LoadedKeys, StateFaults, faults_of
+from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
 from everygrad.ops.python.creation import tensor, zeros
 from everygrad.ops.shape.joining import concat
@@ -89,27 +91,6 @@ def _assembled(gathered: Tensor, parts: Sequence[_Part], ranks: int) -> Iterator
         at += part.chunk
 
 
-def _checked_values(
-    parts: Sequence[_Part], module: Module, state_dict: Any, strict: bool
-) -> dict[str, Tensor]:
-    """The values of `state_dict` for the whole parameters; raises before anything is changed."""
-    known = {part.name: part for part in parts}
-    own = {**{name: part.shape for name, part in known.items()}}
-    own |= {n: b.shape for n, b in module.named_buffers() if n in module.state_dict()}
-    missing = sorted(set(own) - set(state_dict))
-    unexpected = sorted(set(state_dict) - set(own))
-    if strict and (missing or unexpected):
-        raise ArgumentError(
-            f"load_state_dict: missing {', '.join(missing) or 'nothing'}; unexpected "
-            f"{', '.join(unexpected) or 'nothing'}"
-        )
-    for name in own:
-        if name in state_dict and tuple(state_dict[name].shape) != own[name]:
-            shape = tuple(state_dict[name].shape)
-            raise ShapeError(f"load_state_dict: {name} has shape {shape}, not {own[name]}")
-    return {name: state_dict[name] for name in own if name in state_dict}
-
-
 class ShardedState(DataParallel):
     """Levels 1 and 2: every rank has all parameters, and the optimiser's state of its shards.
 
@@ -140,9 +121,19 @@ class ShardedState(DataParallel):
         self.refresh()
         return super().forward(*args, **kwargs)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        self.refresh()
+        made = super().__deepcopy__(memo)
+        for part, other in zip(self._parts.values(), made._parts.values(), strict=True):
+            memo[id(part.shard)] = other.shard
+        return made
+
+    def _around(self, module: Module) -> Any:
+        return ShardedState(module, self.mesh, self.axis, self.level, self.bucket_bytes)
+
     def values_changed(self) -> None:
         """The shards were given values from outside: the whole parameters follow."""
-        self._fresh.stale = True
+        self._fresh.moved()
 
     def refresh(self) -> None:
         """Give the module's parameters the values of the shards, where those have moved on."""
@@ -244,26 +235,39 @@ class _Layer:
         self.inside = module.forward
         self.awaited: WeakSet[_Dropped] = WeakSet()  # nodes that will ask for the parameters again
 
-    def gather(self) -> list[Tensor]:
+    def gather(self, parts: Sequence[_Part]) -> list[Tensor]:
         """The whole parameters; their gradients are summed into the shards."""
         owner = self.owner
-        here = concat([part.shard for part in self.parts])
+        here = concat([part.shard for part in parts])
         gathered = all_gather(here, owner.mesh, owner.axis)
-        return list(_assembled(gathered, self.parts, owner.ranks))
+        return list(_assembled(gathered, parts, owner.ranks))
+
+    def read(self, name: str) -> Any:
+        """The module's attribute: whole where a forward reads it, be it another module's."""
+        held = vars(self.module)[name]
+        if not (isinstance(held, ShardParameter) and self.owner.is_running()):
+            return held
+        number = next(i for i, part in enumerate(self.parts) if part.name == name)
+        (whole,) = self.gather(self.parts[number : number + 1])
+        if isinstance(by := recorder.get(), _Dropper):
+            by.add(self, number, whole)
+        return whole
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward, with whole parameters in place of the shards."""
-        wholes = self.gather()
+        wholes = self.gather(self.parts)
         names = [part.name for part in self.parts]
         held = vars(self.module)
         shards = {name: held[name] for name in names}
         held.update(zip(names, wholes, strict=True))
+        self.owner.depth += 1
         try:
             if not is_grad_enabled() or tracing.get() is not None or recorder.get() is not None:
                 return self.inside(*args, **kwargs)
             with _dropping(self, wholes):
                 return self.inside(*args, **kwargs)
         finally:
+            self.owner.depth -= 1
             held.update(shards)
 
     def again(self) -> list[Any]:
@@ -271,49 +275,84 @@ class _Layer:
         found = self.owner.latest.get(self)
         if found is None:
             with no_grad():
-                found = [t._data for t in self.gather()]
+                found = [t._data for t in self.gather(self.parts)]
             self.owner.latest.clear()
             self.owner.latest[self] = found  # of one layer at a time
         return found
 
 
+class _Shared:
+    """The attribute of a module that is a shard at rest; `vars` has what there is of it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, module: Any, kind: Any = None) -> Any:
+        if module is None or self.name not in vars(module):
+            raise AttributeError(self.name)
+        layer: _Layer = vars(module)["forward"].__self__
+        return layer.read(self.name)
+
+    def __set__(self, module: Any, value: Any) -> None:
+        vars(module)[self.name] = value
+
+    def __delete__(self, module: Any) -> None:
+        del vars(module)[self.name]
+
+
+@cache
+def _with_shared(kind: Any, names: tuple[str, ...]) -> Any:
+    """The class of a module whose attributes are gathered when they are read."""
+    inside = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind,), {**inside, **{name: _Shared(name) for name in names}})
+
+
+_Place = tuple[_Layer, int]  # a layer, and the number of a parameter of it
+
+
 class _Dropped:
     """Stands in a node for saved values of which some are parameters to be gathered again."""
 
-    __slots__ = ("__weakref__", "layer", "places", "values")
+    __slots__ = ("__weakref__", "places", "values")
 
-    def __init__(self, layer: _Layer, values: tuple[Any, ...], places: dict[int, int]) -> None:
-        self.layer = layer
+    def __init__(self, values: tuple[Any, ...], places: dict[int, _Place]) -> None:
         self.values = values
         self.places = places
-        layer.awaited.add(self)
+        for layer, _ in places.values():
+            layer.awaited.add(self)
 
     def fulfil(self, node: Node) -> None:
-        found = self.layer.again()
-        self.layer.awaited.discard(self)
-        if not self.layer.awaited:  # nobody else will ask
-            self.layer.owner.latest.pop(self.layer, None)
-        node.saved = tuple(
-            found[self.places[i]] if i in self.places else v for i, v in enumerate(self.values)
-        )
+        saved = list(self.values)
+        for i, (layer, number) in self.places.items():
+            saved[i] = layer.again()[number]
+        for layer, _ in self.places.values():
+            layer.awaited.discard(self)
+            if not layer.awaited:  # nobody else will ask
+                layer.owner.latest.pop(layer, None)
+        node.saved = tuple(saved)
 
 
 class _Dropper(Recorder):
-    """Keeps the whole parameters of a layer out of the graph."""
+    """Keeps whole parameters, of a layer and what it reads of others, out of the graph."""
 
-    __slots__ = ("layer", "numbers", "wholes")
+    __slots__ = ("places", "wholes")
 
     def __init__(self, layer: _Layer, wholes: Sequence[Tensor]) -> None:
-        self.layer = layer
-        self.wholes = wholes  # so that no id is given to another
-        self.numbers = {id(t._data): i for i, t in enumerate(wholes)}
+        self.wholes: list[Tensor] = []  # so that no id is given to another
+        self.places: dict[int, _Place] = {}
+        for i, whole in enumerate(wholes):
+            self.add(layer, i, whole)
+
+    def add(self, layer: _Layer, number: int, whole: Tensor) -> None:
+        self.wholes.append(whole)
+        self.places[id(whole._data)] = (layer, number)
 
     def saving(self, node: Node, values: tuple[Any, ...], inputs: Sequence[Any]) -> Any:
-        places = {i: self.numbers[id(v)] for i, v in enumerate(values) if id(v) in self.numbers}
+        places = {i: self.places[id(v)] for i, v in enumerate(values) if id(v) in self.places}
         if not places:
             return values
         kept = tuple(None if i in places else v for i, v in enumerate(values))
-        return _Dropped(self.layer, kept, places)
+        return _Dropped(kept, places)
 
 
 class _dropping(_Mode):  # noqa: N801  # a context manager, read as a phrase
@@ -325,9 +364,14 @@ class _dropping(_Mode):  # noqa: N801  # a context manager, read as a phrase
         return ((recorder, self.by), (_recording, CAREFUL))
 
 
+def _mean(ranks: int, total: Tensor) -> Tensor:
+    return total * (1.0 / ranks)
+
+
 class ShardedParameters(BatchParallel):
     """Level 3: at rest a rank has its shards alone. A layer gathers its parameters when it is
     called, drops them, and gathers them again for its backward; gradients are summed into shards.
+    Where a forward reads a parameter of another module, that one is gathered then.
 
     In a compiled function a layer's parameters are gathered once and dropped after their last use.
     """
@@ -339,6 +383,7 @@ class ShardedParameters(BatchParallel):
         self.level = 3
         self.broadcast_buffers = broadcast_buffers
         self.latest: dict[_Layer, list[Any]] = {}
+        self.depth = 0  # of forwards that are running
         made: dict[int, _Part] = {}
         self._parts: list[_Part] = []
         for prefix, owner in list(module.named_modules()):
@@ -347,22 +392,24 @@ class ShardedParameters(BatchParallel):
             for name, p in own:
                 if id(p) not in made:
                     made[id(p)] = _part(name, p, mesh, axis)
-                    p_shard = made[id(p)].shard
-                    if p.requires_grad:
-                        p_shard.register_hook(partial(self._mean, self.ranks))
-                    full = f"{prefix}.{name}" if prefix else name
-                    self._parts.append(made[id(p)]._replace(name=full))
+                full = f"{prefix}.{name}" if prefix else name
+                self._parts.append(made[id(p)]._replace(name=full))
                 parts.append(made[id(p)]._replace(name=name))
                 vars(owner)[name] = parts[-1].shard
             if parts:
                 layer = _Layer(self, owner, parts)
                 vars(owner)["forward"] = layer.forward
+                kind: Any = type(owner)
+                owner.__class__ = _with_shared(kind, tuple(part.name for part in parts))
         Module.changes += 1
         self._everything = dict(module.named_parameters())
+        self._average_gradients()
 
-    @staticmethod
-    def _mean(ranks: int, g: Tensor) -> Tensor:
-        return g * (1.0 / ranks)
+    def _average_gradients(self) -> None:
+        """What comes to a shard is the sum over the ranks."""
+        for p in self._everything.values():
+            if p.requires_grad:
+                p.register_hook(partial(_mean, self.ranks))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self.check_unchanged()
@@ -371,8 +418,15 @@ class ShardedParameters(BatchParallel):
         self.latest.clear()
         if self.training and self.broadcast_buffers:
             self.share_buffers()
-        with self.drawing(rows):
-            return self.module(*args, **kwargs)
+        self.depth += 1
+        try:
+            with self.drawing(rows):
+                return self.module(*args, **kwargs)
+        finally:
+            self.depth -= 1
+
+    def is_running(self) -> bool:
+        return self.depth > 0
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -388,20 +442,32 @@ class ShardedParameters(BatchParallel):
                 (found[part.name],) = _assembled(gathered, [part], self.ranks)
         return {prefix + name: t for name, t in found.items()}
 
+    def state_faults(self, state_dict: Mapping[str, Any]) -> StateFaults:
+        """What does not fit the whole values."""
+        own = {name: t.shape for name, t in self.module.state_dict().items()}
+        return faults_of({**own, **{part.name: part.shape for part in self._parts}}, state_dict)
+
     def load_state_dict(self, state_dict: Any, strict: bool = True) -> LoadedKeys:
         """Give the shards and buffers their values; every rank must load the same."""
-        values = _checked_values(self._parts, self.module, state_dict, strict)
-        own = [part.name for part in self._parts]
+        faults = self.state_faults(state_dict)
+        faults.refuse("load_state_dict", strict)
         for part in self._parts:
-            if part.name in values:
-                given = tensor(values[part.name], part.shard.dtype, part.shard.device)
+            if part.name in state_dict:
+                given = tensor(state_dict[part.name], part.shard.dtype, part.shard.device)
                 here = _in_chunks(given, part, self.ranks)[self.mesh.coordinate(self.axis)]
                 part.shard.rebind(own_memory(here)._data, part.shard._node)
         for name, b in self.module.named_buffers():
-            if name in values:
-                b.rebind(tensor(values[name], b.dtype, b.device)._data, None)
-        missing = [name for name in own if name not in values]
-        return LoadedKeys(missing, [name for name in state_dict if name not in values])
+            if name in state_dict:
+                b.rebind(tensor(state_dict[name], b.dtype, b.device)._data, None)
+        return LoadedKeys(faults.missing, faults.unexpected)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        made: Self = object.__new__(type(self))
+        memo[id(self)] = made
+        self.latest.clear()
+        vars(made).update(deepcopy(vars(self), memo))
+        made._average_gradients()
+        return made
 
 
 def shard(

@@ -22,6 +22,7 @@ from everygrad.ops.index.gather import take
 from everygrad.ops.linalg.matmul import matmul
 from everygrad.ops.nn.recurrent import MODES, lstm_step, rnn_sequence
 from everygrad.ops.python.creation import asarray, empty, zeros
+from everygrad.ops.random.generators import sharded_along
 from everygrad.ops.record.arguments import tensor_of
 from everygrad.ops.shape.joining import concat, stack
 
@@ -177,7 +178,8 @@ class RNNBase(Module):
                 lasts.append(last)
             x = outs[0] if len(outs) == 1 else concat(outs, axis=2)
             if self.dropout and layer < self.num_layers - 1:
-                x = F.dropout(x, self.dropout, self.training)
+                with sharded_along(1):  # the batch, of which ranks may have a part each
+                    x = F.dropout(x, self.dropout, self.training)
         finals = [stack([last[k] for last in lasts], axis=0) for k in range(len(lasts[0]))]
         if packed is not None:
             order = packed.unsorted_indices

@@ -8,6 +8,7 @@ carry it from call to call.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -255,6 +256,14 @@ def sharded_draws(axis: int, start: int, rows: int, whole: int) -> Setting:
     True
     """
     return Setting(_sharded, (*_sharded.get(), Rows(axis, start, rows, whole)))
+
+
+def sharded_along(axis: int) -> AbstractContextManager[Any]:
+    """A block in which rows that `sharded_draws` puts first lie along another axis."""
+    parts = _seen(_sharded)
+    if not parts:
+        return nullcontext()
+    return Setting(_sharded, tuple(p._replace(axis=axis) if not p.axis else p for p in parts))
 
 
 def _drawn_in_shards(
