@@ -101,7 +101,7 @@ class _Embeddings(Module):
 class _Encoder(Module):
     def __init__(self, said: Settings) -> None:
         super().__init__()
-        self.layer = ModuleList(_Layer(said) for _ in range(said.size("num_hidden_layers")))
+        self.layer = ModuleList(_Layer(said) for _ in range(said.layers("num_hidden_layers")))
 
     def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
         for layer in self.layer:

@@ -61,12 +61,18 @@ class Settings:
             raise ArgumentError(f"{self.owner}: the configuration has no {name!r}{hint}")
         return default
 
-    def size(self, name: str, default: Any = _NEEDED) -> int:
-        """A number of things: an integer above 0."""
+    def size(self, name: str, default: Any = _NEEDED, most: int = 2**31 - 1) -> int:
+        """A number of things: an integer above 0, and at most `most`."""
         value = self(name, default)
         if type(value) is not int or value < 1:
             raise ArgumentError(f"{self.owner}: {name} must be an integer above 0, got {value!r}")
+        if value > most:
+            raise ArgumentError(f"{self.owner}: {name} must be at most {most}, got {value}")
         return value
+
+    def layers(self, name: str) -> int:
+        """How many layers there are, each of which is made: 4,096 at most."""
+        return self.size(name, most=4096)
 
     def number(self, name: str, default: Any = _NEEDED, below: float = float("inf")) -> float:
         """A number from 0 to below `below`."""

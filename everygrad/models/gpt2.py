@@ -43,7 +43,7 @@ class GPT2(Decoder):
         width = said.size("n_embd")
         vocabulary = said.size("vocab_size")
         self.heads = said.size("n_head")
-        self.windows = (None,) * said.size("n_layer")
+        self.windows = (None,) * said.layers("n_layer")
         self.head_dim = said.divided("n_embd", "n_head")
         self.longest = said.size("n_positions", 1024)
         self.wte, self.wpe = Embedding(vocabulary, width), Embedding(self.longest, width)

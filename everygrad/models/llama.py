@@ -43,7 +43,7 @@ class Llama(Decoder):
         said = Settings(config, "Llama")
         said.refuse("pretraining_tp", 1)
         width, vocabulary = said.size("hidden_size"), said.size("vocab_size")
-        count = said.size("num_hidden_layers")
+        count = said.layers("num_hidden_layers")
         self.heads = said.size("num_key_value_heads", said.size("num_attention_heads"))
         self.head_dim = _head_dim(said)
         self.longest = said.size("max_position_embeddings", 2048)
@@ -67,10 +67,16 @@ class Llama(Decoder):
         return out
 
 
+_WIDEST_HEAD = 1 << 14  # an angle is computed for each pair of its numbers
+
+
 def _head_dim(said: Settings) -> int:
     if said("head_dim", None) is not None:
-        return said.size("head_dim")
-    return said.divided("hidden_size", "num_attention_heads")
+        return said.size("head_dim", most=_WIDEST_HEAD)
+    width = said.divided("hidden_size", "num_attention_heads")
+    if width > _WIDEST_HEAD:
+        raise ArgumentError(f"Llama: heads are at most {_WIDEST_HEAD} wide, got {width}")
+    return width
 
 
 def _windows(said: Settings, count: int) -> tuple[int | None, ...]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 from everygrad.errors import ArgumentError, MissingFileError
 from everygrad.io.files import as_path, missing
 from everygrad.models.config import Settings, read_config
+from everygrad.nn import init
 from everygrad.nn.module import Module
 
 
@@ -40,7 +41,8 @@ class Pretrained(Module):
         `dtype` is that of the file unless another is given.
         """
         config = read_config(folder, f"{cls.__name__}.from_pretrained")
-        model = cls(config)
+        with init.values_to_come():  # a configuration may say anything: no memory is taken for it
+            model = cls(config)
         model.load_hf(folder, model.rename, dtype=dtype)
         return model.to(device).eval()
 

@@ -109,7 +109,7 @@ class _Patches(Module):
 class _Encoder(Module):
     def __init__(self, said: Settings) -> None:
         super().__init__()
-        self.layer = ModuleList(_Layer(said) for _ in range(said.size("num_hidden_layers")))
+        self.layer = ModuleList(_Layer(said) for _ in range(said.layers("num_hidden_layers")))
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layer:

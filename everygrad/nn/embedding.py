@@ -55,7 +55,7 @@ class _Table(Module):
     def reset_parameters(self) -> None:
         """Draw new vectors from the standard normal; that of `padding_idx` is zeros."""
         init.normal_(self.weight)
-        if self.padding_idx is not None:
+        if self.padding_idx is not None and not init.are_to_come():
             with no_grad():
                 rows = arange(self.num_embeddings, device=self.weight.device).expand_dims(1)
                 kept = where(rows == self.padding_idx, 0.0, self.weight)

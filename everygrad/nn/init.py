@@ -6,11 +6,13 @@ Nothing is recorded. Without a generator the numbers come from the default one (
 from __future__ import annotations
 
 import math
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 
 from everygrad.autograd.modes import no_grad
+from everygrad.core.scopes import Setting
 from everygrad.core.tensor import Tensor, refuse_lost_write
 from everygrad.core.torch_absent import missing
 from everygrad.errors import ArgumentError, GradientError, ShapeError
@@ -33,6 +35,28 @@ _GAINS = {
 }
 
 
+_TO_COME: ContextVar[bool] = ContextVar("everygrad.nn.init", default=False)
+
+
+def values_to_come() -> Setting:
+    """A block in which nothing is drawn: layers made inside get their values from a file, and take
+    no memory before.
+
+    >>> import everygrad as eg
+    >>> before = eg.default_generator.get_state().tolist()
+    >>> with eg.nn.init.values_to_come():
+    ...     layer = eg.nn.Linear(3, 2)
+    >>> before == eg.default_generator.get_state().tolist()
+    True
+    """
+    return Setting(_TO_COME, True)
+
+
+def are_to_come() -> bool:
+    """Whether values will come from elsewhere, so that none need be made."""
+    return _TO_COME.get()
+
+
 def _fill(t: Tensor, new: Tensor, op: str) -> Tensor:
     if not t.is_leaf:
         raise GradientError(f"{op}: this tensor is the result of an op; fill a leaf, or detach()")
@@ -45,6 +69,8 @@ def uniform_(
     t: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
     """Uniform numbers in [a, b)."""
+    if are_to_come():
+        return t
     return _fill(t, generators.uniform(a, b, t.shape, t.dtype, t.device, generator), "uniform_")
 
 
@@ -52,6 +78,8 @@ def normal_(
     t: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
     """Normal numbers."""
+    if are_to_come():
+        return t
     return _fill(t, generators.normal(mean, std, t.shape, t.dtype, t.device, generator), "normal_")
 
 
@@ -223,6 +251,9 @@ def trunc_normal_(
         raise ArgumentError(f"trunc_normal_: a {a!r} must be below b {b!r}")
     if not std > 0:
         raise ArgumentError(f"trunc_normal_: std must be positive, got {std!r}")
+
+    if are_to_come():
+        return t
 
     def below(x: float) -> float:
         return 0.5 * math.erfc(-x / math.sqrt(2.0))

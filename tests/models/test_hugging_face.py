@@ -353,6 +353,8 @@ CONFIGS = {
     "type": ({"model_type": "t5"}, "holds a 't5'; written here are bert, gpt2"),
     "missing": ({"n_embd": None}, "has no 'n_embd'"),
     "size": ({"n_layer": 0}, "n_layer must be an integer above 0"),
+    "layers": ({"n_layer": 10**9}, "n_layer must be at most 4096, got 1000000000"),
+    "huge": ({"vocab_size": 1 << 50}, "vocab_size must be at most"),
     "heads": ({"n_head": 5}, "n_head 5 must divide n_embd 24"),
     "activation": ({"activation_function": "sine"}, "'sine'; known are gelu"),
     "undone": ({"add_cross_attention": True}, "add_cross_attention=True is not done here"),
@@ -369,6 +371,13 @@ def test_configurations_are_checked_by_name(tmp_path: Path, case: str) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(eg.errors.ArgumentError, match=message):
         eg.models.load_hf(tmp_path)
+
+
+def test_a_folder_is_read_without_drawing_weights(tmp_path: Path) -> None:
+    made("gpt2", torch.float32).save_pretrained(tmp_path)
+    before = eg.default_generator.get_state()
+    eg.models.load_hf(tmp_path)
+    assert np.array_equal(eg.default_generator.get_state(), before)
 
 
 def test_other_rope_types_are_refused() -> None:
