@@ -205,6 +205,7 @@ def _no_constant(word: str) -> Any:
 
 
 def _places(table: dict[str, Any], first: int, size: int, name: str) -> dict[str, Place]:
+    _refuse_unknown_dtypes(table, name)
     places = {key: _place(entry, first, f"{name}: {key!r}") for key, entry in table.items()}
     at, before = first, "the header"
     for key, place in sorted(places.items(), key=lambda item: (item[1].start, item[1].end)):
@@ -219,12 +220,25 @@ def _places(table: dict[str, Any], first: int, size: int, name: str) -> dict[str
     return places
 
 
+def _refuse_unknown_dtypes(table: dict[str, Any], name: str) -> None:
+    """Name every dtype that is not known, with the first entries of it."""
+    unknown: dict[str, list[str]] = {}
+    for key, entry in table.items():
+        tag = entry.get("dtype", "F32") if isinstance(entry, dict) else "F32"
+        if not isinstance(tag, str) or tag not in TAGS:
+            unknown.setdefault(repr(tag)[:40], []).append(key)
+    if unknown:
+        said = "; ".join(
+            f"{tag} (of {', '.join(map(repr, keys[:3]))}{', ...' if keys[3:] else ''})"[:200]
+            for tag, keys in list(unknown.items())[:20]
+        )
+        raise FileError(f"{name}: unknown dtypes: {said}; known are {', '.join(TAGS)}")
+
+
 def _place(entry: Any, first: int, what: str) -> Place:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise FileError(f"{what} must have a dtype, a shape and data_offsets, and nothing else")
     tag, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(tag, str) or tag not in TAGS:
-        raise FileError(f"{what} has the dtype {tag!r}; known are {', '.join(TAGS)}"[:400])
     if not _counts(shape) or len(shape) > _MOST_AXES:
         raise FileError(f"{what}: {shape!r} is no shape"[:400])
     if not _counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:

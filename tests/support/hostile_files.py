@@ -84,8 +84,12 @@ SAFETENSORS: dict[str, tuple[bytes, str]] = {
         safetensors({"a": entry([0, 2**62, 2**62], 0, 0)}), "no array can have the shape"
     ),
     "another size": (safetensors({"a": entry([3], 0, 4)}, b"1234"), r"has 12 bytes, data_offsets"),
-    "an unknown dtype": (safetensors({"a": entry([1], 0, 4, dtype="F31")}, b"1234"), "dtype 'F31'"),
-    "a dtype of lists": (safetensors({"a": entry([1], 0, 4, dtype=[1])}, b"1234"), r"dtype \[1\]"),
+    "an unknown dtype": (safetensors({"a": entry([1], 0, 4, dtype="F31")}, b"1234"), ": 'F31'"),
+    "several unknown dtypes": (
+        safetensors({c: entry([1], i, i + 1, dtype=f"Q{i}") for i, c in enumerate("ab")}, b"12"),
+        "'Q0' .of 'a'.; 'Q1' .of 'b'.",
+    ),
+    "a dtype of lists": (safetensors({"a": entry([1], 0, 4, dtype=[1])}, b"1234"), r": \[1\]"),
     "no dtype": (safetensors({"a": {"shape": [], "data_offsets": [0, 4]}}, b"1234"), "must have a"),
     "more fields": (safetensors({"a": {**_ONE["a"], "x": 1}}, b"1234"), "and nothing else"),
     "a number for an entry": (safetensors({"a": 5}), "must have a dtype"),
