@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -424,6 +425,21 @@ def test_every_set_of_shapes_is_a_program_and_is_counted() -> None:
         fixed(eg.ones((5,)))
     assert fixed.eval()(eg.ones((4,))).shape == (4,)
     assert fixed.programs == 2
+
+
+def test_threads_export_one_after_the_other() -> None:
+    models = [nn.Sequential(nn.Linear(3, 2), part) for part in (nn.Tanh(), nn.GELU())]
+    modules = [eg.from_torch(deepcopy(m), torch.zeros(1, 3)) for m in models]
+
+    def calls(i: int) -> None:
+        for n in (2, 3):
+            x = torch.randn(n, 3)
+            got = modules[i % 2](eg.asarray(x.numpy())).detach().numpy()
+            np.testing.assert_allclose(got, models[i % 2](x).detach().numpy(), rtol=1e-5, atol=1e-6)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(calls, range(4)))
+    assert [m.programs for m in modules] == [3, 3]
 
 
 def test_without_examples_it_is_exported_when_first_called() -> None:

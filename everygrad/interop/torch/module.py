@@ -25,6 +25,9 @@ from everygrad.ops.python.creation import tensor
 pytree: Any = torch_name("torch.utils._pytree")
 InputKind: Any = torch_name("torch.export.graph_signature.InputKind")
 OutputKind: Any = torch_name("torch.export.graph_signature.OutputKind")
+_EXPORTING = (
+    RLock()
+)  # torch.export puts its own tensors into a module, and patches PyTorch meanwhile
 _TORCH_DTYPES = {ours: theirs for theirs, ours in DTYPES.items()}
 
 
@@ -113,7 +116,6 @@ class _Source:
         self.dynamic = dynamic
         self.mode = mode  # of an exported program that does different things in train and eval
         self.programs: dict[Any, _Exported] = {}
-        self.lock = RLock()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Source:
         return self
@@ -149,15 +151,18 @@ class TorchModule(TorchPart):
         key = (flags, repr(structure), tuple(map(_kind_of, leaves)))
         found = source.programs.get(key)
         if found is None:
-            with source.lock:
-                if not isinstance(source.whole, torch.nn.Module):
-                    found = _of_program(source.whole, leaves, structure)
-                else:
-                    if source.programs and not source.dynamic:
-                        self._refuse_shapes(key)
-                    found = self._export(leaves, structure)
+            with _EXPORTING:
+                found = source.programs.get(key) or self._made(key, leaves, structure)
                 source.programs[key] = found
         return found
+
+    def _made(self, key: Any, leaves: list[Any], structure: Any) -> _Exported:
+        source = self._source
+        if not isinstance(source.whole, torch.nn.Module):
+            return _of_program(source.whole, leaves, structure)
+        if source.programs and not source.dynamic:
+            self._refuse_shapes(key)
+        return self._export(leaves, structure)
 
     def _flags(self) -> tuple[bool, ...]:
         """The modes of all parts."""
