@@ -179,6 +179,8 @@ def test_what_cannot_be_shared_is_refused() -> None:
         torch.from_dlpack(eg.ones((1,), requires_grad=True))
     with pytest.raises(DtypeError, match="cannot be shared"):
         eg.from_dlpack(torch.ones(1, requires_grad=True))
+    with pytest.raises(ExchangeError, match="Unknown device type meta"):
+        eg.from_dlpack(torch.ones(2, device="meta"))
     with pytest.raises(ExchangeError, match="Parameter cannot be shared"):
         eg.from_dlpack(torch.nn.Parameter(torch.ones(1)))
     with pytest.raises(ExchangeError, match="cannot be shared"):

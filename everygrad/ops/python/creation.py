@@ -225,7 +225,10 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
         raise ExchangeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
     if found is not None and device is None and copy is None and found.dtype in dtypes.FROM_NP:
         return wrap(found)
-    kind, index = getattr(x, "__dlpack_device__", lambda: (1, 0))()
+    try:
+        kind, index = getattr(x, "__dlpack_device__", lambda: (1, 0))()
+    except (ValueError, TypeError, RuntimeError) as error:  # a device that DLPack has no number for
+        raise ExchangeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
     if kind == _CUDA:
         if copy is False and device not in (None, "cuda", f"cuda:{index}"):
             raise ArgumentError(f"from_dlpack: copy=False, but moving to {device!r} needs a copy")
