@@ -162,11 +162,14 @@ class _ConvTranspose(_Convolution):
         groups: int = 1,
         bias: bool = True,
         dilation: Any = 1,
+        padding_mode: str = "zeros",
         device: str = "cpu",
         dtype: Any = None,
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, stride, dilation, groups)
         name = type(self).__name__
+        if padding_mode != "zeros":
+            raise ArgumentError(f"{name}: padding_mode must be 'zeros', got {padding_mode!r}")
         self.padding = integers(name, "padding", padding, 0, self.places)
         self.output_padding = integers(name, "output_padding", output_padding, 0, self.places)
         self.hold((in_channels, out_channels // groups), bias, device, dtype)

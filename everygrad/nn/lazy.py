@@ -141,12 +141,12 @@ class _LazyConvolution(LazyModuleMixin):
     groups_at: ClassVar[int]  # where `groups` stands behind the kernel's size
 
     def width_of(self, x: Tensor) -> int:
-        if x.ndim != self.places + 2:
+        if x.ndim not in (self.places + 1, self.places + 2):
             raise ShapeError(
                 f"{type(self).__name__}: takes {self.places + 2} dimensions, (batch, channels, "
                 f"places...), to learn its channels from, got {x.shape}"
             )
-        return x.shape[1]
+        return x.shape[-1 - self.places]
 
 
 class _LazyConv(_LazyConvolution):
@@ -242,15 +242,19 @@ class _LazyNorm(LazyModuleMixin):
         track_running_stats: bool = True,
         device: str = "cpu",
         dtype: Any = None,
+        bias: bool = True,
     ) -> None:
         options: dict[str, Any] = {"eps": eps, "momentum": momentum, "affine": affine,
-                                   "track_running_stats": track_running_stats}  # fmt: skip
+                                   "track_running_stats": track_running_stats,
+                                   "bias": bias}  # fmt: skip
         self.plain(1, **options)  # refuses what it must, now
         buffers = ("running_mean", "running_var") if track_running_stats else ()
         self._wait({**options, "device": device, "dtype": dtype}, *buffers)
 
     def parameter_names(self) -> tuple[str, ...]:
-        return ("weight", "bias") if self.options["affine"] else ()
+        if not self.options["affine"]:
+            return ()
+        return ("weight", "bias") if self.options["bias"] else ("weight",)
 
     def width_of(self, x: Tensor) -> int:
         if x.ndim not in self.plain.ranks:

@@ -107,6 +107,7 @@ class GroupNorm(Module):
         affine: bool = True,
         device: str = "cpu",
         dtype: Any = None,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         check_sizes("GroupNorm", num_groups=num_groups, num_channels=num_channels)
@@ -120,7 +121,7 @@ class GroupNorm(Module):
         self.affine = affine
         shape = (num_channels,)
         self.weight = Parameter(ones(shape, dtype, device)) if affine else None
-        self.bias = Parameter(zeros(shape, dtype, device)) if affine else None
+        self.bias = Parameter(zeros(shape, dtype, device)) if affine and bias else None
 
     def reset_parameters(self) -> None:
         """Weights 1, biases 0."""
@@ -171,6 +172,7 @@ class _ChannelNorm(Module):
         track_running_stats: bool,
         device: str,
         dtype: Any,
+        bias: bool,
     ) -> None:
         super().__init__()
         name = type(self).__name__
@@ -186,7 +188,7 @@ class _ChannelNorm(Module):
         self.track_running_stats = track_running_stats
         shape = (num_features,)
         self.weight = Parameter(ones(shape, dtype, device)) if affine else None
-        self.bias = Parameter(zeros(shape, dtype, device)) if affine else None
+        self.bias = Parameter(zeros(shape, dtype, device)) if affine and bias else None
         tracked = track_running_stats
         self.register_buffer("running_mean", zeros(shape, dtype, device) if tracked else None)
         self.register_buffer("running_var", ones(shape, dtype, device) if tracked else None)
@@ -226,8 +228,11 @@ class _BatchNorm(_ChannelNorm):
         track_running_stats: bool = True,
         device: str = "cpu",
         dtype: Any = None,
+        bias: bool = True,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device, dtype, bias
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
@@ -292,10 +297,15 @@ class _InstanceNorm(_ChannelNorm):
         track_running_stats: bool = False,
         device: str = "cpu",
         dtype: Any = None,
+        bias: bool = True,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device, dtype, bias
+        )
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == self.ranks[0] - 1:  # one alone, without a batch
+            return self.forward(x.expand_dims(0)).squeeze(0)
         self.check(x)
         out: Tensor = F.instance_norm(
             x,

@@ -48,6 +48,12 @@ def copied(model: nn.Module, reference: tnn.Module) -> nn.Module:
 
 # --- layers alone --------------------------------------------------------------------------------
 
+PLACES = {"1": (3, 4), "2": (3, 4, 5), "3": (3, 4, 5, 6)}
+WITHOUT_BATCH = [
+    f"{kind}{count}d"
+    for kind in ("MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool", "InstanceNorm")
+    for count in PLACES
+]
 LAYERS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "linear": (lambda n: n.Linear(4, 3), (5, 4)),
     "linear 1-d": (lambda n: n.Linear(4, 3), (4,)),
@@ -69,6 +75,17 @@ LAYERS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "batch norm plain": (lambda n: n.BatchNorm2d(3, affine=False, momentum=0.3), (4, 3, 2, 2)),
     "batch norm untracked": (lambda n: n.BatchNorm2d(3, track_running_stats=False), (4, 3, 2, 2)),
     "batch norm eps": (lambda n: n.BatchNorm2d(3, eps=0.1), (4, 3, 2, 2)),
+    "batch norm no bias": (lambda n: n.BatchNorm2d(3, bias=False), (4, 3, 2, 2)),
+    "group norm no bias": (lambda n: n.GroupNorm(2, 4, bias=False), (4, 4, 2)),
+    "instance norm no bias": (lambda n: n.InstanceNorm1d(3, affine=True, bias=False), (2, 3, 4)),
+    "one line": (lambda n: n.Conv1d(4, 6, 3, padding=1, groups=2), (4, 7)),
+    "one image": (lambda n: n.Conv2d(4, 6, 3, padding="same"), (4, 7, 6)),
+    "one volume": (lambda n: n.Conv3d(2, 3, 2, padding_mode="circular", padding=1), (2, 4, 5, 3)),
+    "one line transposed": (lambda n: n.ConvTranspose1d(4, 6, 3, stride=2), (4, 7)),
+    "one image transposed": (lambda n: n.ConvTranspose2d(4, 6, 3, padding=1), (4, 5, 6)),
+    "one volume transposed": (lambda n: n.ConvTranspose3d(2, 3, 2), (2, 4, 5, 3)),
+    **{f"one of {k}": (lambda n, k=k: getattr(n, k)(3), PLACES[k[-2]]) for k in WITHOUT_BATCH},
+    "one of LPPool2d": (lambda n: n.LPPool2d(2, 2), (3, 4, 5)),
     "relu": (lambda n: n.ReLU(), (3, 4)),
     "leaky relu": (lambda n: n.LeakyReLU(0.2), (3, 4)),
     "gelu": (lambda n: n.GELU(), (3, 4)),

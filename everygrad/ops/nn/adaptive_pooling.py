@@ -94,7 +94,7 @@ def _refusals(name: str, count: int) -> tuple[Any, ...]:
     x = s.real(*SMALL[count])
     return (
         refuse(ArgumentError, f"{name}: the output size must be", x, 0),
-        refuse(ShapeError, f"{name}: takes", x[0], 2),
+        refuse(ShapeError, f"{name}: takes", x[0, 0], 2),
         refuse(ShapeError, f"{name}: .* has no places", x[..., :0], 2),
     )
 

@@ -7,8 +7,8 @@ in `convolutions`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial, wraps
 from typing import Any, NamedTuple
 
 from everygrad.amp.policy import whole
@@ -18,7 +18,7 @@ from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply, operands
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops.record import samples as s
-from everygrad.ops.record.families import Kernel, check_kind
+from everygrad.ops.record.families import Function, Kernel, check_kind
 from everygrad.ops.record.spec import refuse, register, sample
 from everygrad.ops.record.splits import conv_axes, conv_input_axes, conv_weight_axes
 from everygrad.ops.shape.joining import pad, stack
@@ -76,10 +76,32 @@ def integers(op: str, name: str, value: Any, least: int, count: int) -> Shape:
 
 
 def named(function: Any, name: str, doc: str) -> Any:
-    """A function that was made for one number of axes, under its own name."""
+    """A function that was made for one number of axes, under its own name, which says how many."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
-    return function
+    return of_batches(int(name[-2]))(function)
+
+
+def of_batches(count: int) -> Callable[[Function], Function]:
+    """A function of batches of things with `count` axes and channels, for one thing alone too, as
+    in PyTorch: the result has no batch either."""
+
+    def decorated(function: Function) -> Function:
+        def batch(value: Any) -> Any:
+            alone = isinstance(value, Tensor) and value.ndim == count + 1
+            return value.expand_dims(0) if alone else value
+
+        @wraps(function)
+        def call(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if x.ndim != count + 1:
+                return function(x, *args, **kwargs)
+            kwargs = {name: batch(value) for name, value in kwargs.items()}
+            out = function(batch(x), *map(batch, args), **kwargs)
+            return tuple(t.squeeze(0) for t in out) if type(out) is tuple else out.squeeze(0)
+
+        return call
+
+    return decorated
 
 
 def check_groups(op: str, groups: Any) -> None:
@@ -357,6 +379,10 @@ def conv2d(
     (the result is as large as the image); `padding_mode` is "zeros", "reflect", "replicate" or
     "circular".
     """
+    if x.ndim == 3:  # one image
+        image = x.expand_dims(0)
+        one = conv2d(image, weight, bias, stride, padding, dilation, groups, padding_mode)
+        return one.squeeze(0)
     if weight.ndim != 4:
         raise ShapeError(f"conv2d: the weight must have 4 dimensions, got {weight.shape}")
     if not is_plain(padding) or padding_mode != "zeros":
@@ -402,7 +428,7 @@ register(
             s.real(1, 1, 3, 3),
         ),
         refuse(ShapeError, "the image has 3", s.real(1, 3, 4, 4), s.real(2, 2, 3, 3)),
-        refuse(ShapeError, r"takes images \(batch", s.real(3, 4, 4), s.real(2, 3, 3, 3)),
+        refuse(ShapeError, r"takes images \(batch", s.real(4, 4), s.real(2, 3, 3, 3)),
         refuse(
             ArgumentError,
             "conv2d: stride must be one or two",

@@ -22,6 +22,7 @@ from everygrad.ops.nn.conv2d import (
     integers,
     is_plain,
     named,
+    of_batches,
     pad_places,
     padding_widths,
 )
@@ -93,7 +94,7 @@ def _refusals(name: str, count: int) -> tuple[Any, ...]:
     return (
         refuse(ShapeError, f"{name}: .* does not fit", x, s.real(1, 1, *(4,) * count)),
         refuse(ShapeError, "the input has 1", x, s.real(1, 2, *(1,) * count)),
-        refuse(ShapeError, f"{name}: takes an input and a weight", x[0], w),
+        refuse(ShapeError, f"{name}: takes an input and a weight", x[0, 0], w),
         refuse(ArgumentError, f"{name}: stride must be", x, w, stride=0),
         refuse(ArgumentError, f"{name}: padding must be", x, w, padding="full"),
         refuse(ArgumentError, f"{name}: padding_mode must be", x, w, padding_mode="edge"),
@@ -110,6 +111,7 @@ def _refusals(name: str, count: int) -> tuple[Any, ...]:
     samples=_line_samples,
     refuses=_refusals("conv1d", 1),
 )
+@of_batches(1)
 def conv1d(
     x: Tensor,
     weight: Tensor,
@@ -158,6 +160,7 @@ def _volume_samples() -> Any:
     refuses=_refusals("conv3d", 3),
 )
 @partial(whole, "convolve3d")
+@of_batches(3)
 def conv3d(
     x: Tensor,
     weight: Tensor,
@@ -269,7 +272,7 @@ class _Transposed:
 def _transposed_refusals(name: str, count: int) -> tuple[Any, ...]:
     x, w = s.real(1, 2, *(2,) * count), s.real(2, 1, *(2,) * count)
     return (
-        refuse(ShapeError, f"{name}: takes an input and a weight", x[0], w),
+        refuse(ShapeError, f"{name}: takes an input and a weight", x[0, 0], w),
         refuse(ShapeError, "the input has 2", x, s.real(3, 1, *(1,) * count)),
         refuse(ArgumentError, f"{name}: output_padding .* must be smaller", x, w, output_padding=1),
         refuse(ShapeError, f"{name}: padding .* leaves nothing", x, w, padding=2),

@@ -334,7 +334,7 @@ def _refusals(name: str, count: int) -> tuple[Any, ...]:
         refuse(ArgumentError, f"{name}: padding .* is more than half", x, 2, padding=2),
         refuse(ArgumentError, f"{name}: stride must be", x, 2, stride=0),
         refuse(ArgumentError, f"{name}: the kernel size must be", x, 1.5),
-        refuse(ShapeError, f"{name}: takes {THINGS[count].split()[0]}", x[0], 2),
+        refuse(ShapeError, f"{name}: takes {THINGS[count].split()[0]}", x[0, 0], 2),
     )
 
 
