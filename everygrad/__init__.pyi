@@ -546,7 +546,9 @@ def broadcast_to(
 ) -> Tensor:
     """x repeated, without copying, along axes of size 1 and new leading axes."""
 
-def bucketize(x: Any, boundaries: Tensor, right: builtins.bool = False) -> Tensor:
+def bucketize(
+    x: Any, boundaries: Tensor, right: builtins.bool = False, *, out_int32: builtins.bool = False
+) -> Tensor:
     """The number of the bucket of each element: boundaries[i - 1] < x <= boundaries[i]."""
 
 def cartesian_prod(*vectors: Tensor) -> Tensor:
@@ -555,9 +557,10 @@ def cartesian_prod(*vectors: Tensor) -> Tensor:
 def cbrt(x: _TensorLike) -> Tensor:
     """The cube root, negative of negative numbers. The derivative at 0 is infinite."""
 
-def cdist(x: Tensor, y: Tensor, p: builtins.float = 2.0) -> Tensor:
+def cdist(x: Tensor, y: Tensor, p: builtins.float = 2.0, compute_mode: str | None = None) -> Tensor:
     """(..., n, m): the p-norm of the difference of each vector of x (..., n, size) and each of y
-    (..., m, size). The derivative is 0 where they are the same.
+    (..., m, size). The derivative is 0 where they are the same. PyTorch's `compute_mode` chooses
+    nothing here: differences are always taken.
     """
 
 def ceil(x: _TensorLike) -> Tensor:
@@ -1014,9 +1017,15 @@ def hstack(arrays: Sequence[Tensor] = ..., *, tensors: Sequence[Tensor] = ...) -
     """Tensors joined along the second axis, vectors along their only one."""
 
 def huber_loss(
-    x: Tensor, target: Tensor, reduction: str = "mean", delta: builtins.float = 1.0
+    x: Tensor,
+    target: Tensor,
+    reduction: str = "mean",
+    delta: builtins.float = 1.0,
+    weight: Tensor | None = None,
 ) -> Tensor:
-    """Half the squared difference; beyond delta it goes on as a line."""
+    """Half the squared difference; beyond delta it goes on as a line. `weight` has a factor for
+    each element: as in PyTorch, a mean is that of the products.
+    """
 
 def hypot(x: _TensorLike, y: _TensorLike) -> Tensor:
     """sqrt(x * x + y * y), without overflow on the way. The derivative at (0, 0) is 0."""
@@ -1037,11 +1046,14 @@ def index_add(
     source: Tensor = ...,
     axis: builtins.int = 0,
     *,
+    alpha: builtins.float = 1,
     dim: builtins.int = ...,
     dims: builtins.int = ...,
     src: Tensor = ...,
 ) -> Tensor:
-    """x with each slice of `source` added to the slice that its index names; repeats add up."""
+    """x with each slice of `source` added to the slice that its index names; repeats add up.
+    `alpha` is a factor of the source.
+    """
 
 def index_copy(
     x: Tensor,
@@ -1143,8 +1155,12 @@ def kthvalue(
 ) -> ValuesAndIndices:
     """The k-th smallest element along an axis, counted from 1, and its index."""
 
-def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """The absolute difference, averaged, summed or as it is; its slope at 0 is 0."""
+def l1_loss(
+    x: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None
+) -> Tensor:
+    """The absolute difference, averaged, summed or as it is; its slope at 0 is 0. `weight` has
+    one for each element.
+    """
 
 def layer_norm(
     x: Tensor,
@@ -1404,8 +1420,10 @@ def mish(x: _TensorLike) -> Tensor:
 def moveaxis(x: Tensor, source: Any, destination: Any) -> Tensor:
     """Axes moved to other places, the rest keeping their order."""
 
-def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """The squared difference, averaged, summed or as it is."""
+def mse_loss(
+    x: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None
+) -> Tensor:
+    """The squared difference, averaged, summed or as it is; `weight` has one for each element."""
 
 def msort(x: Tensor) -> Tensor:
     """`sort` along the first axis."""
@@ -1528,8 +1546,10 @@ def nll_loss(
 ) -> Tensor:
     """Minus what x, logarithms of probabilities with classes along axis 1, has at each label."""
 
-def nonzero(x: Tensor) -> tuple[Tensor, ...]:
-    """The indices of the elements that are not 0, in C order: a vector for each axis."""
+def nonzero(x: Tensor, as_tuple: builtins.bool = True) -> Any:
+    """The indices of the elements that are not 0, in C order: a vector for each axis; with
+    `as_tuple=False`, as `argwhere` has them.
+    """
 
 def norm(
     x: Tensor,
@@ -1557,8 +1577,10 @@ def normalize(
 def not_equal(x: _TensorLike, y: _TensorLike) -> Tensor:
     """Whether x is not or equal to y."""
 
-def one_hot(x: Tensor, num_classes: builtins.int) -> Tensor:
-    """For each label a row of `num_classes` integers, 1 at the label and 0 elsewhere."""
+def one_hot(x: Tensor, num_classes: builtins.int = -1) -> Tensor:
+    """For each label a row of `num_classes` integers, 1 at the label and 0 elsewhere. With -1
+    the largest label is the last class; it must be known for that.
+    """
 
 def outer(x: Tensor, y: Tensor) -> Tensor:
     """Every product of an element of x and an element of y."""
@@ -1683,10 +1705,11 @@ def repeat_interleave(
     repeats: builtins.int | Sequence[builtins.int] | Tensor,
     axis: builtins.int | None = None,
     *,
+    output_size: builtins.int | None = None,
     dim: builtins.int | None = ...,
     dims: builtins.int | None = ...,
 ) -> Tensor:
-    """`repeat` under PyTorch's name."""
+    """`repeat` under PyTorch's name. `output_size` is what the axis will have, if it is known."""
 
 def reshape(
     x: Tensor,
@@ -1773,10 +1796,16 @@ def scatter_add(
     """x with source[i][j][k] added at [index[i][j][k]][j][k] for axis 0; likewise for others."""
 
 def searchsorted(
-    x: Tensor, values: Any, side: str = "left", sorter: Tensor | None = None
+    sorted_sequence: Tensor,
+    values: Any,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+    *,
+    right: builtins.bool = False,
+    out_int32: builtins.bool = False,
 ) -> Tensor:
-    """The index at which each value can be put into x, sorted along its last axis, and keep
-    order.
+    """The index at which each value can be put into a sequence, sorted along its last axis, and
+    keep order.
     """
 
 def selu(x: _TensorLike) -> Tensor:
@@ -1996,7 +2025,11 @@ def tile(
     """x laid side by side, so many times along each axis."""
 
 def to(
-    x: Tensor, device: Any = None, dtype: Any = None, *, non_blocking: builtins.bool = False
+    x: Tensor,
+    device: Any = None,
+    dtype: Any = None,
+    non_blocking: builtins.bool = False,
+    copy: builtins.bool = False,
 ) -> Tensor:
     """The same values on another device, or in another dtype, or both; or as another tensor has
     them. The name of a dtype in place of a device is taken for what it is.

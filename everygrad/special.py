@@ -18,7 +18,6 @@ from everygrad.ops.aliases.special import (
     shifted_chebyshev_polynomial_w as shifted_chebyshev_polynomial_w,
     spherical_bessel_j0 as spherical_bessel_j0,
 )
-from everygrad.ops.elementwise.basic import round as round
 from everygrad.ops.elementwise.math import (
     erf as erf,
     exp2 as exp2,
@@ -30,6 +29,7 @@ from everygrad.ops.elementwise.math import (
 )
 from everygrad.ops.nn.softmax_and_norm import log_softmax as log_softmax, softmax as softmax
 from everygrad.ops.record.arguments import taking
+from everygrad.ops.record.spec import REGISTRY
 from everygrad.ops.reduce.reductions import logsumexp as _logsumexp
 from everygrad.ops.special.bessel import (
     i0 as i0,
@@ -72,6 +72,7 @@ from everygrad.ops.special.polynomials import (
 )
 
 gammaln = lgamma
+round = REGISTRY["round"].function
 psi = digamma
 expit = sigmoid
 bessel_j0, bessel_j1, bessel_y0, bessel_y1 = j0, j1, y0, y1

@@ -398,7 +398,9 @@ class Tensor:
         self, shape: Sequence[builtins.int] = ..., *, size: Sequence[builtins.int] = ...
     ) -> Tensor:
         """x repeated, without copying, along axes of size 1 and new leading axes."""
-    def bucketize(self, boundaries: Tensor, right: builtins.bool = False) -> Tensor:
+    def bucketize(
+        self, boundaries: Tensor, right: builtins.bool = False, *, out_int32: builtins.bool = False
+    ) -> Tensor:
         """The number of the bucket of each element: boundaries[i - 1] < x <= boundaries[i]."""
     def byte(self) -> Tensor:
         """The elements as uint8: `astype(eg.uint8)`."""
@@ -772,11 +774,14 @@ class Tensor:
         source: Tensor = ...,
         axis: builtins.int = 0,
         *,
+        alpha: builtins.float = 1,
         dim: builtins.int = ...,
         dims: builtins.int = ...,
         src: Tensor = ...,
     ) -> Tensor:
-        """x with each slice of `source` added to the slice that its index names; repeats add up."""
+        """x with each slice of `source` added to the slice that its index names; repeats add up.
+        `alpha` is a factor of the source.
+        """
     def index_copy(
         self,
         index: Tensor,
@@ -1256,8 +1261,10 @@ class Tensor:
         """The next number of the dtype after x towards y; y where they are equal. The derivative
         in x is 1.
         """
-    def nonzero(self) -> tuple[Tensor, ...]:
-        """The indices of the elements that are not 0, in C order: a vector for each axis."""
+    def nonzero(self, as_tuple: builtins.bool = True) -> Any:
+        """The indices of the elements that are not 0, in C order: a vector for each axis; with
+        `as_tuple=False`, as `argwhere` has them.
+        """
     def norm(
         self,
         p: Any = 2.0,
@@ -1291,9 +1298,16 @@ class Tensor:
         """The axes in another order, a tuple or several numbers."""
     def pin_memory(self, device: Any = None) -> Tensor:
         """x itself: a copy to a device is never waited for."""
-    def pinverse(self, *, rtol: builtins.float | Tensor | None = None) -> Tensor:
-        """The pseudo-inverse. Singular values up to `rtol` times the largest count as 0; by
-        default, what rounding leaves of 0.
+    def pinverse(
+        self,
+        *,
+        rtol: builtins.float | Tensor | None = None,
+        atol: builtins.float | Tensor | None = None,
+        hermitian: builtins.bool = False,
+    ) -> Tensor:
+        """The pseudo-inverse. Singular values up to `rtol` times the largest, or up to `atol`,
+        count as 0; by default, what rounding leaves of 0. `hermitian` says what x is, and
+        changes nothing.
         """
     def polygamma(self, n: builtins.int) -> Tensor:
         """The n-th derivative of digamma: `eg.special.polygamma(n, x)`."""
@@ -1380,10 +1394,13 @@ class Tensor:
         repeats: builtins.int | Sequence[builtins.int] | Tensor,
         axis: builtins.int | None = None,
         *,
+        output_size: builtins.int | None = None,
         dim: builtins.int | None = ...,
         dims: builtins.int | None = ...,
     ) -> Tensor:
-        """`repeat` under PyTorch's name."""
+        """`repeat` under PyTorch's name. `output_size` is what the axis will have, if it is
+        known.
+        """
     def reshape(
         self,
         shape: Any = ...,
@@ -1476,9 +1493,17 @@ class Tensor:
         """x with src[i][j] combined into [index[i][j]][j] for dim 0, and likewise for the
         others.
         """
-    def searchsorted(self, values: Any, side: str = "left", sorter: Tensor | None = None) -> Tensor:
-        """The index at which each value can be put into x, sorted along its last axis, and keep
-        order.
+    def searchsorted(
+        self,
+        values: Any,
+        side: str | None = None,
+        sorter: Tensor | None = None,
+        *,
+        right: builtins.bool = False,
+        out_int32: builtins.bool = False,
+    ) -> Tensor:
+        """The index at which each value can be put into a sequence, sorted along its last axis,
+        and keep order.
         """
     def select(self, dim: builtins.int, index: builtins.int) -> Tensor:
         """One slice along an axis: x[:, index]."""
@@ -1584,12 +1609,13 @@ class Tensor:
         pad_mode: str = "reflect",
         normalized: builtins.bool = False,
         onesided: builtins.bool | None = None,
+        return_complex: builtins.bool = True,
     ) -> Tensor:
         """Transforms of stretches of n_fft elements of a signal, `hop_length` (n_fft // 4)
         apart, each times the window: (..., frequencies, stretches). With `center`, stretches are
         centred at their places, the signal padded by n_fft // 2 on both sides. `normalized`
         divides by the root of n_fft. Half of the frequencies are given for real signals, unless
-        `onesided` is False.
+        `onesided` is False. Without `return_complex` the last axis has real and imaginary parts.
         """
     def storage_offset(self) -> builtins.int:
         """0: no op asks for a layout."""
@@ -1683,7 +1709,11 @@ class Tensor:
     ) -> Tensor:
         """x laid side by side, so many times along each axis."""
     def to(
-        self, device: Any = None, dtype: Any = None, *, non_blocking: builtins.bool = False
+        self,
+        device: Any = None,
+        dtype: Any = None,
+        non_blocking: builtins.bool = False,
+        copy: builtins.bool = False,
     ) -> Tensor:
         """The same values on another device, or in another dtype, or both; or as another tensor
         has them. The name of a dtype in place of a device is taken for what it is.

@@ -242,6 +242,8 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
     "src": ("source",),
     "value": ("source",),
     "index": ("indices",),
+    "tol": ("atol",),
+    "rcond": ("rtol",),
     "unbiased": ("correction",),
     "ddof": ("correction",),
     "ord": ("p",),
@@ -262,19 +264,24 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
     "values": ("y",),
     "elements": ("x",),
     "pad": ("widths",),
+    "row": ("rows",),
+    "col": ("columns",),
+    "x1": ("x",),
+    "x2": ("y",),
     "n": ("n_rows",),
     "m": ("n_cols",),
 }
 FIRST = ("input", "a", "A", "tensor")  # what other libraries call the tensor an op is about
-BEFORE = ("condition", "n")  # parameters that stand before that tensor
+BEFORE = ("condition", "n", "sorted_sequence")  # parameters that stand before that tensor
+LEGACY = ("size_average", "reduce")  # what `reduction` says, where an op has it
 LAYOUTS = ("layout", "memory_format", "pin_memory")  # without meaning: no op asks for a layout
 
 # Parameters that PyTorch takes by position and the Array API by name alone, in PyTorch's order.
 POSITIONS: dict[str, tuple[str, ...]] = {
     "cross": ("axis",),
-    "matrix_norm": ("ord",),
-    "matrix_rank": ("rtol",),
-    "pinv": ("rtol",),
+    "matrix_norm": ("ord", "axis", "keepdims"),
+    "matrix_rank": ("atol", "hermitian"),
+    "pinv": ("rtol", "hermitian"),
     "qr": ("mode",),
     "svd": ("full_matrices",),
     "tensordot": ("axes",),

@@ -11,11 +11,18 @@ from everygrad.errors import ArgumentError
 from everygrad.nn import functional as F
 from everygrad.nn.linear import Linear, check_sizes
 from everygrad.nn.module import Module
+from everygrad.ops.record.keywords import spelled
 
 
 class _Loss(Module):
     """What the losses share."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):  # PyTorch's oldest words for the reduction
+            cls.__init__ = spelled(cls.__init__)  # type: ignore[method-assign]
+
+    @spelled
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
         if reduction not in self.reductions():

@@ -16,6 +16,9 @@ from tests.api.test_aliases import (
     MASK,
     MORE,
     OTHER,
+    ROWS,
+    RUNS,
+    SPD,
     SQUARE,
     UNIT,
     V,
@@ -27,7 +30,10 @@ from tests.api.test_aliases import (
     torch_dtype,
 )
 
-pytestmark = pytest.mark.needs("float64")
+pytestmark = [
+    pytest.mark.needs("float64"),
+    pytest.mark.filterwarnings("ignore:.*:UserWarning"),  # PyTorch's of what it calls deprecated
+]
 
 WORDS: dict[str, list[dict[str, Any]]] = {
     "pow": [{"input": UNIT, "exponent": 2.0}, {"input": UNIT, "exponent": Y}],
@@ -61,9 +67,41 @@ WORDS: dict[str, list[dict[str, Any]]] = {
     "nn.functional.pad": [{"input": X, "pad": (1, 2), "mode": "constant", "value": 3.0}],
     "nn.functional.linear": [{"input": X, "weight": Y, "bias": np.ones(3)}],
     "nn.functional.margin_ranking_loss": [{"input1": V, "input2": W, "target": np.sign(V)}],
-    "nn.functional.mse_loss": [{"input": X, "target": Y, "reduction": "sum"}],
+    "nn.functional.mse_loss": [
+        {"input": X, "target": Y, "weight": UNIT},
+        {"input": X, "target": Y, "reduction": "sum"},
+    ],
     "linalg.qr": [{"A": SQUARE}],
     "linalg.solve": [{"A": SQUARE, "B": X}],
+    "nonzero": [{"input": INTS, "as_tuple": True}, {"input": INTS, "as_tuple": False}],
+    "round": [{"input": 100 * X, "decimals": d} for d in (0, 2, -1)],
+    "special.round": [{"input": 100 * X, "decimals": 1}],
+    "index_add": [{"input": X, "dim": 0, "index": ROWS, "source": Y[:2], "alpha": -2.0}],
+    "searchsorted": [
+        {"sorted_sequence": np.sort(V), "input": X, "right": True, "out_int32": True},
+        {"sorted_sequence": np.sort(V), "input": X, "side": "right"},
+    ],
+    "bucketize": [{"input": X, "boundaries": np.sort(V), "out_int32": True}],
+    **{
+        n: [{"row": 3, "col": 4, "offset": 1, "dtype": "int32"}]
+        for n in ("tril_indices", "triu_indices")
+    },
+    "stft": [{"input": RUNS, "n_fft": 4, "return_complex": False, "window": np.ones(4)}],
+    "cdist": [{"x1": X, "x2": Y, "compute_mode": "donot_use_mm_for_euclid_dist"}],
+    "norm": [{"input": X, "p": "fro"}, {"input": X, "p": "fro", "dim": 1}],
+    "repeat_interleave": [{"input": X, "repeats": 2, "dim": 1, "output_size": 8}],
+    "nn.functional.huber_loss": [{"input": X, "target": Y, "weight": UNIT}],
+    "nn.functional.l1_loss": [
+        {"input": X, "target": Y, "weight": UNIT, "reduction": r} for r in ("mean", "sum", "none")
+    ],
+    "nn.functional.kl_div": [{"input": X, "target": UNIT, "size_average": False}],
+    "nn.functional.smooth_l1_loss": [{"input": X, "target": Y, "reduce": False}],
+    "linalg.eigvalsh": [{"input": SQUARE, "UPLO": u} for u in "UL"],
+    "linalg.matrix_norm": [
+        {"input": CUBE, "ord": 1, "dim": (0, 2), "keepdim": k} for k in (True, False)
+    ],
+    "linalg.matrix_rank": [{"input": 9 * SQUARE, "atol": 0.5}, {"input": SPD, "hermitian": True}],
+    "linalg.pinv": [{"input": X, "atol": 0.5}, {"input": SPD, "hermitian": True}],
     "special.zeta": [{"input": UNIT + 2, "other": UNIT}],
 }
 
@@ -84,3 +122,17 @@ def test_every_argument_has_pytorchs_name(name: str, named: dict[str, Any]) -> N
     if name in METHOD_WORDS:
         first, *others = words.items()
         same(getattr(first[1], name)(**dict(others)), want)
+
+
+def test_places_that_count() -> None:
+    for call in (
+        lambda m, x: m.linalg.matrix_norm(x, 1, (-2, -1), True),
+        lambda m, x: m.linalg.matrix_rank(x @ x.T, 9.0),
+        lambda m, x: m.meshgrid([x[0], x[1, 0]], indexing="ij"),
+        lambda m, x: m.nn.functional.pad(x, (-1, 2, 1, -2), value=3.0),
+        lambda m, x: m.nn.MSELoss(size_average=False)(x, 2 * x),
+        lambda m, x: m.nn.BCEWithLogitsLoss(reduce=False)(x, 0 * x),
+        lambda m, x: m.round(x * 10, decimals=1),
+        lambda m, x: m.nn.functional.one_hot((x > 0).long()),
+    ):
+        same(call(eg, eg.tensor(X)), call(torch, torch.tensor(X)))

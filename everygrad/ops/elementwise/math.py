@@ -6,6 +6,7 @@ multiply an infinite slope by 0 when the rule is differentiated again.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -553,3 +554,21 @@ __all__ = [
     for name, value in list(globals().items())
     if callable(value) and getattr(value, "__name__", "") == name and not name.startswith("_")
 ]
+
+
+_ROUND: Any = REGISTRY["round"]
+_round = _ROUND.function
+
+
+@functools.wraps(_round)
+def _rounded(*x: Any, decimals: int = 0, **names: Any) -> Any:
+    """`round`, to PyTorch's `decimals` too: as a function alone, bodies of kernels use the op."""
+    if not decimals:
+        return _round(*x, **names)
+    values = x[0] if x else names["input"]
+    scale = 10.0 ** math.fabs(decimals)
+    return _round(values * scale) / scale if decimals > 0 else _round(values / scale) * scale
+
+
+_ROUND.function = _rounded
+setattr(Tensor, "round", _rounded)  # noqa: B010  # to mypy it is a method

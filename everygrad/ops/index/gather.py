@@ -271,8 +271,11 @@ def index_select(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
     return taken(x, index, axis)
 
 
-def index_add(x: Tensor, index: Tensor, source: Tensor, axis: int = 0) -> Tensor:
-    """x with each slice of `source` added to the slice that its index names; repeats add up."""
+def index_add(
+    x: Tensor, index: Tensor, source: Tensor, axis: int = 0, *, alpha: float = 1
+) -> Tensor:
+    """x with each slice of `source` added to the slice that its index names; repeats add up.
+    `alpha` is a factor of the source."""
     check_index("index_add", index)
     at = shapes.axis_index(axis, x.ndim, "index_add")
     wanted = (*x.shape[:at], index.size, *x.shape[at + 1 :])
@@ -281,6 +284,7 @@ def index_add(x: Tensor, index: Tensor, source: Tensor, axis: int = 0) -> Tensor
             f"index_add: {x.shape} with an index {index.shape} needs a source of {wanted}, "
             f"got {source.shape}"
         )
+    source = source if alpha == 1 else source * alpha
     return apply(INDEX_ADD, x, index, source.astype(x.dtype), axis=at)
 
 

@@ -92,9 +92,10 @@ _ZERO_D: Any = (refuse(ShapeError, "a 0-d tensor has no axes to give indices for
     samples=lambda: iter((sample(_holed(2, 3)), sample(s.booleans(4)), sample(s.real(0, 2)))),
     refuses=_ZERO_D,
 )
-def nonzero(x: Tensor) -> tuple[Tensor, ...]:
-    """The indices of the elements that are not 0, in C order: a vector for each axis."""
-    return _nonzero("nonzero", x)
+def nonzero(x: Tensor, as_tuple: bool = True) -> Any:
+    """The indices of the elements that are not 0, in C order: a vector for each axis; with
+    `as_tuple=False`, as `argwhere` has them."""
+    return _nonzero("nonzero", x) if as_tuple else argwhere(x)
 
 
 @composite(

@@ -75,18 +75,30 @@ def _searched(op: str, x: Tensor, values: Any, right: bool) -> Tensor:
 
 
 def searchsorted(
-    x: Tensor, values: Any, side: str = "left", sorter: Tensor | None = None
+    sorted_sequence: Tensor,
+    values: Any,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+    *,
+    right: bool = False,
+    out_int32: bool = False,
 ) -> Tensor:
-    """The index at which each value can be put into x, sorted along its last axis, and keep order.
+    """The index at which each value can be put into a sequence, sorted along its last axis, and
+    keep order.
 
-    side    "left": before equal elements, "right": after them
-    sorter  indices that sort x, where it is not sorted itself
+    side       "left": before equal elements, "right": after them, which right=True says too
+    sorter     indices that sort it, where it is not sorted itself
+    out_int32  whether indices are int32, not int64
     """
+    if right and side == "left":
+        raise ArgumentError('searchsorted: right=True and side="left" say two things; give one')
+    side = side or ("right" if right else "left")
     if side not in ("left", "right"):
         raise ArgumentError(f'searchsorted: side must be "left" or "right", got {side!r}')
     if sorter is not None:
-        x = take_along_axis(x, sorter, -1)
-    return _searched("searchsorted", x, values, side == "right")
+        sorted_sequence = take_along_axis(sorted_sequence, sorter, -1)
+    found = _searched("searchsorted", sorted_sequence, values, side == "right")
+    return found.astype(dtypes.int32) if out_int32 else found
 
 
 register(
@@ -124,14 +136,18 @@ register(
         refuse(ShapeError, "bucketize: boundaries must be a vector", s.real(3), s.real(2, 2)),
     ),
 )
-def bucketize(x: Any, boundaries: Tensor, right: bool = False) -> Tensor:
+def bucketize(
+    x: Any, boundaries: Tensor, right: bool = False, *, out_int32: bool = False
+) -> Tensor:
     """The number of the bucket of each element: boundaries[i - 1] < x <= boundaries[i].
 
-    right  the buckets are closed on the other side: boundaries[i - 1] <= x < boundaries[i]
+    right      the buckets are closed on the other side: boundaries[i - 1] <= x < boundaries[i]
+    out_int32  whether indices are int32, not int64
     """
     if boundaries.ndim != 1:
         raise ShapeError(f"bucketize: boundaries must be a vector, got shape {boundaries.shape}")
-    return _searched("bucketize", boundaries, x, right)
+    found = _searched("bucketize", boundaries, x, right)
+    return found.astype(dtypes.int32) if out_int32 else found
 
 
 @composite(

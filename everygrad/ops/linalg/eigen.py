@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from everygrad import dtypes
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
-from everygrad.errors import DeviceError, DtypeError, ShapeError
+from everygrad.errors import ArgumentError, DeviceError, DtypeError, ShapeError
 from everygrad.ops.elementwise.basic import abs as absolute, imag, maximum, real, where
 from everygrad.ops.linalg.checks import (
     NOT_FINITE,
@@ -161,11 +161,18 @@ class EighResult(NamedTuple):
     eigenvectors: Tensor
 
 
-def eigh(x: Tensor) -> EighResult:
+def _lower(op: str, x: Tensor, triangle: str) -> Tensor:
+    """A matrix of which the lower triangle is the one to read."""
+    if triangle not in ("L", "U", "l", "u"):
+        raise ArgumentError(f'{op}: UPLO must be "L" or "U", got {triangle!r}')
+    return adjoint(x) if triangle in "Uu" and x.ndim > 1 else x
+
+
+def eigh(x: Tensor, UPLO: str = "L") -> EighResult:  # noqa: N803  # everybody's name
     """Eigenvalues of Hermitian matrices, rising, and orthonormal eigenvectors in columns. Only the
-    lower triangle is read, and the gradient is Hermitian; one that depends on the choice of
-    vectors for equal values, or on their phase, is refused."""
-    values, vectors = _split(apply(EIGH, checked("eigh", x, square=True)))
+    lower triangle is read (with "U" the upper one), and the gradient is Hermitian; one that depends
+    on the choice of vectors for equal values, or on their phase, is refused."""
+    values, vectors = _split(apply(EIGH, checked("eigh", _lower("eigh", x, UPLO), square=True)))
     return EighResult(rounded(real_part(values), x.dtype), rounded(vectors, x.dtype))
 
 
@@ -248,10 +255,12 @@ EIGVALSH: Kernel = Kernel(
 )
 
 
-def eigvalsh(x: Tensor) -> Tensor:
-    """Eigenvalues of Hermitian matrices, rising. Only the lower triangle is read. Where values are
+def eigvalsh(x: Tensor, UPLO: str = "L") -> Tensor:  # noqa: N803
+    """Eigenvalues of Hermitian matrices, rising. Only the lower triangle is read, or with "U" the
+    upper one. Where values are
     equal the derivative is one of several, as that of a maximum is at a tie."""
-    return rounded(apply(EIGVALSH, checked("eigvalsh", x, square=True)), x.dtype)
+    lower = checked("eigvalsh", _lower("eigvalsh", x, UPLO), square=True)
+    return rounded(apply(EIGVALSH, lower), x.dtype)
 
 
 register(

@@ -10,7 +10,7 @@ import numpy as np
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import operands
-from everygrad.errors import ArgumentError, DtypeError, ShapeError
+from everygrad.errors import ArgumentError, AxisError, DtypeError, ShapeError
 from everygrad.ops.elementwise.basic import abs as absolute
 from everygrad.ops.linalg.checks import checked, rounded
 from everygrad.ops.linalg.solve import inv
@@ -74,10 +74,24 @@ def _matrix_norm(x: Tensor, order: Any) -> Tensor:
         refuse(ShapeError, "matrix_norm: needs matrices", s.real(3)),
     ),
 )
-def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: float | str = "fro") -> Tensor:
+def matrix_norm(
+    x: Tensor,
+    *,
+    keepdims: bool = False,
+    ord: float | str = "fro",
+    axis: tuple[int, int] = (-2, -1),
+    dtype: Any = None,
+) -> Tensor:
     """The norm of each matrix: "fro" of all elements as one vector, "nuc" the sum of singular
     values, 2 and -2 the largest and the smallest of them, 1 and -1 the largest and the smallest
-    sum of a column's magnitudes, inf and -inf of a row's."""
+    sum of a column's magnitudes, inf and -inf of a row's. `axis` are the axes of the matrices."""
+    x = x if dtype is None else x.astype(dtype)
+    if axis != (-2, -1) and x.ndim > 1:
+        at = shapes.axis_tuple(axis, x.ndim, "matrix_norm")
+        if len(at) != 2:
+            raise AxisError(f"matrix_norm: a matrix has two axes, got {axis!r}")
+        out = matrix_norm(x.moveaxis(at, (-2, -1)), keepdims=True, ord=ord)
+        return out.moveaxis((-2, -1), at) if keepdims else out.squeeze((-2, -1))
     if ord not in _ORDERS:
         raise ArgumentError(
             f"matrix_norm: ord must be one of {', '.join(map(str, _ORDERS))}, got {ord!r}"

@@ -10,7 +10,7 @@ from everygrad.core import shapes
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import DtypeError, ShapeError
-from everygrad.ops.elementwise.basic import abs as absolute, where
+from everygrad.ops.elementwise.basic import abs as absolute, maximum, where
 from everygrad.ops.linalg.checks import (
     NOT_FINITE,
     adjoint,
@@ -415,10 +415,26 @@ def tolerance(x: Tensor, rtol: Any) -> Tensor:
     return rtol.astype(dtype).detach().broadcast_to(x.shape[:-2])
 
 
-def pinv(x: Tensor, *, rtol: float | Tensor | None = None) -> Tensor:
-    """The pseudo-inverse. Singular values up to `rtol` times the largest count as 0; by default,
-    what rounding leaves of 0."""
+def _relative(x: Tensor, rtol: Any, atol: Any) -> Any:
+    """What part of the largest singular value counts as 0: `rtol` of it or `atol`."""
+    if atol is None:
+        return rtol
+    largest = apply(SVDVALS, x.detach()).max(axis=-1)
+    part = atol / where(largest > 0, largest, 1.0)
+    return part if rtol is None else maximum(part, rtol)
+
+
+def pinv(
+    x: Tensor,
+    *,
+    rtol: float | Tensor | None = None,
+    atol: float | Tensor | None = None,
+    hermitian: bool = False,
+) -> Tensor:
+    """The pseudo-inverse. Singular values up to `rtol` times the largest, or up to `atol`, count as
+    0; by default, what rounding leaves of 0. `hermitian` says what x is, and changes nothing."""
     wide = checked("pinv", x)
+    rtol = _relative(wide, rtol, atol)
     return rounded(apply(PINV, wide, tolerance(wide, rtol)), x.dtype)
 
 
@@ -445,10 +461,17 @@ register(
     samples=lambda: iter((sample(s.real(3, 2)),)),
     refuses=(refuse(ShapeError, "matrix_rank: needs matrices", s.real(3)),),
 )
-def matrix_rank(x: Tensor, *, rtol: float | Tensor | None = None) -> Tensor:
-    """How many singular values are above `rtol` times the largest; by default, above what rounding
-    leaves of 0."""
+def matrix_rank(
+    x: Tensor,
+    *,
+    rtol: float | Tensor | None = None,
+    atol: float | Tensor | None = None,
+    hermitian: bool = False,
+) -> Tensor:
+    """How many singular values are above `rtol` times the largest and above `atol`; by default,
+    above what rounding leaves of 0. `hermitian` says what x is, and changes nothing."""
     wide = checked("matrix_rank", x).detach()
+    rtol = _relative(wide, rtol, atol)
     return rank_of(apply(SVDVALS, wide), wide, rtol)
 
 

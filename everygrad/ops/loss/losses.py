@@ -32,6 +32,15 @@ def reduced(loss: Tensor, reduction: str, op: str) -> Tensor:
     raise ArgumentError(f'{op}: reduction must be "mean", "sum" or "none", got {reduction!r}')
 
 
+def weighted(loss: Tensor, weight: Tensor | None, reduction: str, op: str) -> Tensor:
+    """As `reduced`, with a weight for each element: a mean is that of the weights."""
+    if weight is None:
+        return reduced(loss, reduction, op)
+    check_alike(op, loss, weight, "weight")
+    total = reduced(loss * weight, "sum" if reduction == "mean" else reduction, op)
+    return total / weight.sum() if reduction == "mean" else total
+
+
 def check_alike(op: str, x: Tensor, target: Tensor, what: str = "target") -> None:
     """Refuse to broadcast: a column against a row would be a table of differences."""
     if x.shape != target.shape:
@@ -63,12 +72,14 @@ def check_alike(op: str, x: Tensor, target: Tensor, what: str = "target") -> Non
     ),
     precision="float32",
 )
-def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """The squared difference, averaged, summed or as it is."""
+def mse_loss(
+    x: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None
+) -> Tensor:
+    """The squared difference, averaged, summed or as it is; `weight` has one for each element."""
     check_alike("mse_loss", x, target)
     off = x - target
     check_kind("mse_loss", off.dtype, "real float")
-    return reduced(off * off, reduction, "mse_loss")
+    return weighted(off * off, weight, reduction, "mse_loss")
 
 
 # --- cross entropy -------------------------------------------------------------------------------

@@ -49,9 +49,10 @@ def _check_vectors(op: str, x: Tensor, y: Tensor) -> None:
         refuse(ShapeError, "cdist: cannot broadcast", s.real(2, 1, 2), s.real(3, 1, 2)),
     ),
 )
-def cdist(x: Tensor, y: Tensor, p: float = 2.0) -> Tensor:
+def cdist(x: Tensor, y: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
     """(..., n, m): the p-norm of the difference of each vector of x (..., n, size) and each of y
-    (..., m, size). The derivative is 0 where they are the same."""
+    (..., m, size). The derivative is 0 where they are the same. PyTorch's `compute_mode` chooses
+    nothing here: differences are always taken."""
     _check_vectors("cdist", x, y)
     return norm(x.expand_dims(-2) - y.expand_dims(-3), p, -1)
 

@@ -12,7 +12,7 @@ from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.ops.elementwise.basic import abs, clamp, maximum, sign, where
 from everygrad.ops.elementwise.math import exp, log, log1p, softplus
-from everygrad.ops.loss.losses import check_alike, reduced
+from everygrad.ops.loss.losses import check_alike, reduced, weighted
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.arguments import tensor_of
 from everygrad.ops.record.families import Function, check_kind, elementwise
@@ -54,9 +54,12 @@ def _difference(op: str, x: Tensor, target: Tensor) -> Tensor:
     refuses=_refusals("l1_loss"),
     precision="float32",
 )
-def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """The absolute difference, averaged, summed or as it is; its slope at 0 is 0."""
-    return reduced(abs(_difference("l1_loss", x, target)), reduction, "l1_loss")
+def l1_loss(
+    x: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None
+) -> Tensor:
+    """The absolute difference, averaged, summed or as it is; its slope at 0 is 0. `weight` has one
+    for each element."""
+    return weighted(abs(_difference("l1_loss", x, target)), weight, reduction, "l1_loss")
 
 
 # one kernel each, eager too; a bound is a second input, so that it is no part of the code
@@ -117,12 +120,23 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: str = "mean", beta: flo
     ),
     precision="float32",
 )
-def huber_loss(x: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
-    """Half the squared difference; beyond delta it goes on as a line."""
+def huber_loss(
+    x: Tensor,
+    target: Tensor,
+    reduction: str = "mean",
+    delta: float = 1.0,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """Half the squared difference; beyond delta it goes on as a line. `weight` has a factor for
+    each element: as in PyTorch, a mean is that of the products."""
     if not delta > 0:
         raise ArgumentError(f"huber_loss: delta must be positive, got {delta!r}")
     off = _difference("huber_loss", x, target)
-    return reduced(_huber(off, float(delta)), reduction, "huber_loss")
+    out = _huber(off, float(delta))
+    if weight is not None:
+        check_alike("huber_loss", out, weight, "weight")
+        out = out * weight
+    return reduced(out, reduction, "huber_loss")
 
 
 # --- two classes ---------------------------------------------------------------------------------
@@ -277,7 +291,7 @@ def kl_div(x: Tensor, target: Tensor, reduction: str = "mean", log_target: bool 
     if log_target:
         loss = exp(target) * (target - x)
     else:
-        some = target > 0
+        some = target != 0  # below 0 it is NaN
         loss = where(some, target * log(where(some, target, 1.0)), 0.0) - target * x
     if reduction != "batchmean":
         return reduced(loss, reduction, "kl_div")

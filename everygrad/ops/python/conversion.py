@@ -130,7 +130,9 @@ def _named(device: Any) -> Any:
     return base.get(device)
 
 
-def to(x: Tensor, device: Any = None, dtype: Any = None, *, non_blocking: bool = False) -> Tensor:
+def to(
+    x: Tensor, device: Any = None, dtype: Any = None, non_blocking: bool = False, copy: bool = False
+) -> Tensor:
     """The same values on another device, or in another dtype, or both; or as another tensor has
     them. The name of a dtype in place of a device is taken for what it is.
 

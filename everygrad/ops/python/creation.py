@@ -555,7 +555,13 @@ def eye(
 
 
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
-    """Coordinate tensors from coordinate vectors."""
+    """Coordinate tensors from coordinate vectors, or from a list of them."""
+    if len(arrays) == 1 and isinstance(arrays[0], list | tuple):
+        arrays = tuple(arrays[0])
+    for a in arrays:
+        if not isinstance(a, Tensor):
+            raise DtypeError(f"meshgrid: takes tensors, got {type(a).__name__} {a!r}"[:200])
+    arrays = tuple(a if a.ndim else a.reshape((1,)) for a in arrays)
     if indexing not in ("xy", "ij"):
         raise ArgumentError(f'meshgrid: indexing must be "xy" or "ij", got {indexing!r}')
     if any(a.ndim != 1 for a in arrays):

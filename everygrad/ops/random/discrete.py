@@ -255,11 +255,12 @@ def gumbel_softmax(
     hard: bool = False,
     axis: int = -1,
     generator: Generator | None = None,
+    eps: float | None = None,
 ) -> Tensor:
     """A choice along `axis` that has derivatives: softmax of the logits and Gumbel noise, over tau.
 
     The smaller tau, the nearer to one_hot. With `hard` the values are one_hot's, and the
-    derivatives those of the soft choice.
+    derivatives those of the soft choice. PyTorch's `eps` has no effect, as there.
 
     >>> import everygrad as eg
     >>> eg.gumbel_softmax(eg.zeros((5, 3)), hard=True).sum(axis=-1)

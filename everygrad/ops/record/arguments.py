@@ -120,10 +120,11 @@ class Signature:
         if self.rest is None and len(args) > len(self.places):
             args, kwargs = placed(self.op, len(self.places), args, kwargs)
         # gather(x, dim, index): an axis where an index stands
-        if len(args) > 1 and isinstance(args[1], int) and self.places[1].name in _INDICES:
+        second = self.places[1].name if len(self.places) > 1 else ""
+        if len(args) > 1 and isinstance(args[1], int) and second in _INDICES:
             if len(args) > 2 and isinstance(args[2], Tensor):
                 return (args[0], *args[2:]), {"axis": args[1], **kwargs}
-            if self.places[1].name in kwargs and "axis" not in kwargs:
+            if second in kwargs and "axis" not in kwargs:
                 return (args[0], *args[2:]), {"axis": args[1], **kwargs}
         return args, kwargs
 

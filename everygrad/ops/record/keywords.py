@@ -14,7 +14,7 @@ from typing import Any
 
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor
-from everygrad.core.torch_names import BEFORE, FIRST, KEYWORDS, LAYOUTS, POSITIONS
+from everygrad.core.torch_names import BEFORE, FIRST, KEYWORDS, LAYOUTS, LEGACY, POSITIONS
 from everygrad.errors import ArgumentError
 
 
@@ -40,6 +40,8 @@ def renamed(op: str, parameters: Collection[str], given: Mapping[str, Any]) -> d
     """Keyword arguments under the names an op has for them. What is unknown stays as it is, and
     Python says so."""
     made: dict[str, Any] = {}
+    if "reduction" in parameters and not given.keys().isdisjoint(LEGACY):
+        given = _with_reduction(op, given)
     for key, value in given.items():
         if key in parameters:
             name = key
@@ -56,6 +58,18 @@ def renamed(op: str, parameters: Collection[str], given: Mapping[str, Any]) -> d
             raise ArgumentError(f"{op}: {key} and {name} are the same parameter; give one of them")
         made[name] = value
     return made
+
+
+def _with_reduction(op: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A call of a loss with PyTorch's oldest words for its `reduction`."""
+    rest = {k: v for k, v in given.items() if k not in LEGACY}
+    average, reduce = (given.get(name) for name in LEGACY)
+    if average is None and reduce is None:
+        return rest
+    if "reduction" in rest:
+        raise ArgumentError(f"{op}: size_average and reduce are what reduction says; give that")
+    summed = "sum" if average is False else "mean"
+    return {**rest, "reduction": "none" if reduce is False else summed}
 
 
 def placed(op: str, count: int, args: tuple[Any, ...], given: dict[str, Any]) -> tuple[Any, Any]:

@@ -207,7 +207,7 @@ def _norm_reference(x: Any, p: float = 2.0, axis: Any = None, keepdims: bool = F
     refuses=(
         refuse(AxisError, "norm: axis 2 is out of range", s.real(2, 3), axis=2),
         refuse(DtypeError, "norm: does not take int64", s.integers(3)),
-        refuse(ArgumentError, "norm: p must be a number, got 'fro'.*linalg", s.real(2, 2), "fro"),
+        refuse(ArgumentError, "norm: p must be a number, got 'nuc'.*linalg", s.real(2, 2), "nuc"),
         refuse(ShapeError, "norm: shape .* has no elements", s.real(0), math.inf),
     ),
 )
@@ -218,6 +218,7 @@ def norm(x: Tensor, p: Any = 2.0, axis: Axis = None, keepdims: bool = False) -> 
     The derivative is 0 at 0.
     """
     check_kind("norm", x.dtype, "float")
+    p = 2.0 if p is None or (isinstance(p, str) and p == "fro") else p  # of all elements: the same
     if isinstance(p, bool) or not isinstance(p, int | float):
         raise ArgumentError(f"norm: p must be a number, got {p!r}; see eg.linalg for matrix norms")
     axes = tuple(sorted(shapes.reduction_axes(axis, x.ndim, "norm")))

@@ -49,25 +49,32 @@ def logspace(
     return constant((base ** np.linspace(start, stop, num)).astype(wanted.np), device)
 
 
-def _triangle(op: str, rows: int, columns: int, places: Any, device: str | None) -> Tensor:
+def _triangle(
+    op: str, rows: int, columns: int, places: Any, device: str | None, dtype: Any
+) -> Tensor:
     for name, size in (("rows", rows), ("columns", columns)):
         if shapes.as_int(size, op, name) < 0:
             raise ArgumentError(f"{op}: {name} must not be negative, got {size}")
-    return constant(np.stack(places).astype(np.int64), device)
+    wanted = dtypes.as_dtype(dtype or dtypes.int64)
+    return constant(np.stack(places).astype(wanted.np), device)
 
 
 @spelled
-def tril_indices(rows: int, columns: int, offset: int = 0, device: str | None = None) -> Tensor:
+def tril_indices(
+    rows: int, columns: int, offset: int = 0, device: str | None = None, dtype: Any = None
+) -> Tensor:
     """(2, count): the rows and columns of what `tril` keeps of a matrix."""
     places = np.tril_indices(max(rows, 0), offset, max(columns, 0))
-    return _triangle("tril_indices", rows, columns, places, device)
+    return _triangle("tril_indices", rows, columns, places, device, dtype)
 
 
 @spelled
-def triu_indices(rows: int, columns: int, offset: int = 0, device: str | None = None) -> Tensor:
+def triu_indices(
+    rows: int, columns: int, offset: int = 0, device: str | None = None, dtype: Any = None
+) -> Tensor:
     """(2, count): the rows and columns of what `triu` keeps of a matrix."""
     places = np.triu_indices(max(rows, 0), offset, max(columns, 0))
-    return _triangle("triu_indices", rows, columns, places, device)
+    return _triangle("triu_indices", rows, columns, places, device, dtype)
 
 
 def _one_hot_reference(x: Any, num_classes: int) -> Any:
@@ -88,10 +95,13 @@ def _one_hot_reference(x: Any, num_classes: int) -> Any:
         refuse(ArgumentError, "one_hot: num_classes must be at least 1", np.array([0]), 0),
     ),
 )
-def one_hot(x: Tensor, num_classes: int) -> Tensor:
-    """For each label a row of `num_classes` integers, 1 at the label and 0 elsewhere."""
+def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
+    """For each label a row of `num_classes` integers, 1 at the label and 0 elsewhere. With -1 the
+    largest label is the last class; it must be known for that."""
     check_kind("one_hot", x.dtype, "integer")
     count = shapes.as_int(num_classes, "one_hot", "num_classes")
+    if count == -1 and x.size:
+        count = 1 + int(x.max().item())
     if count < 1:
         raise ArgumentError(f"one_hot: num_classes must be at least 1, got {count}")
     labels = apply(CHECK_RANGE, x.astype(dtypes.int64), size=count, what="one_hot: label")

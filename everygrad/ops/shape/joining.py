@@ -301,11 +301,13 @@ def recorded_parts(
             sample(s.real(2, 2), ((1, 0), (2, 1)), mode="replicate"),
             sample(s.real(3), ((3, 1),), mode="circular"),
             sample(s.real(2, 3), (1, 2)),
+            sample(s.real(3, 4), ((-1, 2), (1, -2))),
+            sample(s.real(2, 4), ((0, 0), (2, -1)), mode="reflect"),
         )
     ),
     refuses=(
         refuse(ArgumentError, "pad: 1 pairs of widths for 2 axes", s.real(2, 3), ((1, 1),)),
-        refuse(ArgumentError, "pad: widths must not be negative", s.real(3), ((-1, 0),)),
+        refuse(ArgumentError, "pad: .* cut off more than", s.real(3), ((-2, -2),)),
         refuse(ArgumentError, "pad: every size must be an integer", s.real(3), 1.5),
         refuse(ArgumentError, r"pad: widths are pairs \(before, after\)", s.real(3), ((1, 2, 3),)),
         refuse(ArgumentError, "pad: 3 widths for 1 axes; give two for each", s.real(3), (1, 2, 3)),
@@ -318,7 +320,7 @@ def pad(x: Tensor, widths: Any, mode: Any = "constant", value: Any = 0.0) -> Ten
     """x with more around it.
 
     widths  ((before, after), ...) for each axis in order, as in NumPy; or (before, after, ...) from
-            the last axis on, as in PyTorch; or one number for all
+            the last axis on, as in PyTorch; or one number for all. Negative ones cut off
     mode    what is added: `value` ("constant"), x mirrored without its edge ("reflect"), its edge
             ("replicate"), or its other end ("circular")
     """
@@ -337,8 +339,12 @@ def pad(x: Tensor, widths: Any, mode: Any = "constant", value: Any = 0.0) -> Ten
         raise ArgumentError(f"pad: widths are pairs (before, after), got {widths!r}")
     if len(pairs) != x.ndim:
         raise ArgumentError(f"pad: {len(pairs)} pairs of widths for {x.ndim} axes")
-    if any(a < 0 or b < 0 for a, b in pairs):
-        raise ArgumentError(f"pad: widths must not be negative, got {pairs}")
+    if any(a < 0 or b < 0 for a, b in pairs):  # cut off, after what is added
+        if any(n + a + b < 0 for n, (a, b) in zip(x.shape, pairs, strict=True)):
+            raise ArgumentError(f"pad: widths {pairs} cut off more than {x.shape} has")
+        wide: Tensor = pad(x, tuple((max(a, 0), max(b, 0)) for a, b in pairs), mode, value)
+        ends = zip(wide.shape, pairs, strict=True)
+        return wide[tuple(slice(max(-a, 0), n + min(b, 0)) for n, (a, b) in ends)]
     shape = tuple(n + a + b for n, (a, b) in zip(x.shape, pairs, strict=True))
     if shape == x.shape:
         return same(x)

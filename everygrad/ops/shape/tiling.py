@@ -90,10 +90,18 @@ def repeat(
 
 @composite(**_REPEATING)
 def repeat_interleave(
-    x: Tensor, repeats: int | Sequence[int] | Tensor, axis: int | None = None
+    x: Tensor,
+    repeats: int | Sequence[int] | Tensor,
+    axis: int | None = None,
+    *,
+    output_size: int | None = None,
 ) -> Tensor:
-    """`repeat` under PyTorch's name."""
-    return _repeat(x, repeats, axis)
+    """`repeat` under PyTorch's name. `output_size` is what the axis will have, if it is known."""
+    out = _repeat(x, repeats, axis)
+    found = out.shape[axis or 0] if out.ndim else 1
+    if output_size is not None and found != output_size:
+        raise ArgumentError(f"repeat_interleave: output_size is {output_size}, of {found} elements")
+    return out
 
 
 @composite(

@@ -17,7 +17,7 @@ from everygrad.ops.python.creation import zeros
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import check_kind
 from everygrad.ops.record.spec import composite, refuse, sample
-from everygrad.ops.shape.joining import roll
+from everygrad.ops.shape.joining import roll, stack
 from everygrad.ops.shape.movement import slice_axis
 from everygrad.ops.signal.fft import as_complex, fft, ifft, irfft, rfft
 
@@ -136,11 +136,13 @@ def stft(
     pad_mode: str = "reflect",
     normalized: bool = False,
     onesided: bool | None = None,
+    return_complex: bool = True,
 ) -> Tensor:
     """Transforms of stretches of n_fft elements of a signal, `hop_length` (n_fft // 4) apart, each
     times the window: (..., frequencies, stretches). With `center`, stretches are centred at
     their places, the signal padded by n_fft // 2 on both sides. `normalized` divides by the root
-    of n_fft. Half of the frequencies are given for real signals, unless `onesided` is False."""
+    of n_fft. Half of the frequencies are given for real signals, unless `onesided` is False.
+    Without `return_complex` the last axis has real and imaginary parts."""
     check_kind("stft", input.dtype, "float")
     if input.ndim not in (1, 2):
         raise ShapeError(f"stft: takes a signal, or a batch of them, got shape {input.shape}")
@@ -153,7 +155,8 @@ def stft(
     stretches = stretches * _window("stft", window, size, win_length, x)
     norm = "ortho" if normalized else "backward"
     out = rfft(stretches, norm=norm) if half else fft(stretches, norm=norm)
-    return out.matrix_transpose()
+    out = out.matrix_transpose()
+    return out if return_complex else stack([out.real(), out.imag()], axis=-1)
 
 
 def _widened(x: Tensor) -> Tensor:

@@ -68,6 +68,10 @@ def split(x: Any, sizes: Any, axis: int = 0) -> Any:
 def pad(x: Any, widths: Any, mode: str = "constant", value: float = 0.0) -> Any:
     if isinstance(widths, tuple) and isinstance(widths[0], int):  # the last axis alone
         widths = (*((0, 0),) * (x.ndim - 1), widths)
+    if isinstance(widths, tuple) and min(map(min, widths)) < 0:
+        wide = pad(x, tuple((max(a, 0), max(b, 0)) for a, b in widths), mode, value)
+        ends = zip(wide.shape, widths, strict=True)
+        return wide[tuple(slice(max(-a, 0), n + min(b, 0)) for n, (a, b) in ends)]
     if mode == "constant":
         return np.pad(x, widths, constant_values=value)
     return np.pad(x, widths, mode={"replicate": "edge", "circular": "wrap"}.get(mode, mode))
