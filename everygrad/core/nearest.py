@@ -41,6 +41,8 @@ def no_attribute(module: str, name: str, known: Iterable[str], cure: str = "") -
 
     >>> no_attribute("eg", "cumsom", ["cumsum", "exp"])
     AttributeError("eg has no 'cumsom'; the nearest is 'cumsum'")
+    >>> no_attribute("transforms", "Affine", ["AbsTransform", "AffineTransform"])
+    AttributeError("transforms has no 'Affine'; the nearest is 'AffineTransform'")
     """
     if name.startswith("__"):  # Python asks for these itself
         return AttributeError(f"{module} has no {name!r}")
@@ -63,7 +65,9 @@ def answering(module: str) -> Callable[[str], Any]:
 
 
 def _nearest_in_words(name: str, known: Iterable[str]) -> str:
-    best = [repr(n) for n in _close(name, (n for n in known if not n.startswith("_")), 2)]
+    public = [n for n in known if not n.startswith("_")]
+    longer = sorted((n for n in public if n.lower().startswith(name.lower())), key=len)
+    best = [repr(n) for n in dict.fromkeys([*_close(name, public, 2), *longer])][:2]
     if not best:
         return ""
     return f"; the nearest {'is' if len(best) == 1 else 'are'} {' and '.join(best)}"

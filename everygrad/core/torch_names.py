@@ -197,6 +197,24 @@ FUNCTIONS = {
     "symeig": "linalg.eigh",
     "triangular_solve": "linalg.solve_triangular",
     "while_loop": "a Python loop: inside eg.jit it is unrolled",
+    "hub": "eg.load and load_state_dict: files are read, nothing is fetched",
+    "multiprocessing": "Python's own: eg.data teaches it to hand over tensors by shared memory",
+    "utils": "eg.data for torch.utils.data, eg.checkpoint for torch.utils.checkpoint",
+    "version": "__version__",
+    **{
+        f"{kind}Tensor": f"tensor(data, dtype=eg.{dtype})"
+        for kind, dtype in (
+            *(("Float", "float32"), ("Double", "float64"), ("Half", "float16"), ("Bool", "bool")),
+            *(("Long", "int64"), ("Int", "int32"), ("Short", "int16"), ("Byte", "uint8")),
+        )
+    },
+    **dict.fromkeys(
+        (
+            *("set_num_threads", "get_num_threads", "set_num_interop_threads"),
+            *("get_num_interop_threads", "set_flush_denormal"),
+        ),
+        "nothing: kernels use the cores there are",
+    ),
 }
 METHODS = {
     **_BOTH,

@@ -42,12 +42,11 @@ _OF_CHECKPOINTS = "; eg.load_latest takes a folder of checkpoints"
 _YOUNG = 1.0  # seconds between the making of a file and its lock, at most
 
 
-def as_path(path: Any, what: str, other: Any = None) -> Path:
-    """A path that a user gave; one that stands where the object belongs gets the right order."""
+def as_path(path: Any, what: str) -> Path:
+    """A path that a user gave."""
     if isinstance(path, str | os.PathLike):
         return Path(os.fsdecode(path))
-    hint = f"; the path comes first: {what}(path, obj)" if isinstance(other, str | Path) else ""
-    raise ArgumentError(f"{what}: a path is text or a Path, got {type(path).__name__}{hint}")
+    raise ArgumentError(f"{what}: a path is text or a Path, got {type(path).__name__}")
 
 
 @contextmanager

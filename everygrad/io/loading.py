@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from everygrad.backends import base
+from everygrad.errors import ArgumentError
 from everygrad.io import safetensors_format as fmt, sharded, torch_files
 from everygrad.io.files import as_path, read_at, reading
 from everygrad.io.restore import restore
@@ -20,6 +21,8 @@ def load(
     device: str | None = None,
     mmap: bool = False,
     verify: bool | None = None,
+    map_location: str | None = None,
+    weights_only: bool = True,
 ) -> Any:
     """What a file holds: nested dicts, lists and tuples of tensors and values.
 
@@ -29,6 +32,7 @@ def load(
     tensors and values are given what the file holds, and it is returned; if that raises, nothing
     has changed. `device` is where tensors go. `mmap` maps the file, and reads what is used when it
     is used. `verify` compares checksums; the default is to do so unless the file is mapped.
+    PyTorch's `map_location` is `device`; its `weights_only` is always so.
 
     >>> import everygrad as eg, tempfile
     >>> file = tempfile.mkdtemp() + "/model.safetensors"
@@ -40,6 +44,13 @@ def load(
     True
     """
     where = as_path(path, "load")
+    if map_location is not None:
+        if device is not None or not isinstance(map_location, str):
+            raise ArgumentError(
+                f"load: map_location is the name of a device, and device= says the same; got "
+                f"{map_location!r} and {device!r}"
+            )
+        device = map_location
     if device is not None:
         base.get(device)  # is it there?
     found = contents(where, device, mmap, not mmap if verify is None else verify)

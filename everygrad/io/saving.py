@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from everygrad.io.files import as_path
@@ -17,6 +18,7 @@ def save(path: Any, obj: Any, *, max_shard_size: int | str | None = None) -> Non
     is a safetensors file, with the rest as JSON in its header, and checksums. A file of that name
     is replaced when the new one is on the disk. With `max_shard_size`, bytes or text such as "5GB",
     `path` is an index (`model.safetensors.index.json`) beside files of that size.
+    PyTorch's order, `save(obj, path)`, is understood.
 
     >>> import everygrad as eg, tempfile
     >>> file = tempfile.mkdtemp() + "/last.safetensors"
@@ -24,7 +26,9 @@ def save(path: Any, obj: Any, *, max_shard_size: int | str | None = None) -> Non
     >>> eg.load(file)["step"]
     7
     """
-    where = as_path(path, "save", obj)
+    if isinstance(obj, str | os.PathLike) and not isinstance(path, str | os.PathLike):
+        path, obj = obj, path
+    where = as_path(path, "save")
     shot = Snapshot("save", obj)
     if max_shard_size is None:
         write(where, shot)

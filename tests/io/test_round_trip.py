@@ -261,8 +261,8 @@ def test_refusals(tmp_path: Path, name: str) -> None:
 
 
 def test_wrong_paths(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"the path comes first: save\(path, obj\)"):
-        eg.save({"a": 1}, str(tmp_path / "x"))
+    with pytest.raises(ArgumentError, match="save: a path is text or a Path, got dict"):
+        eg.save({"a": 1}, 3)
     with pytest.raises(MissingFileError, match="save: there is no folder"):
         eg.save(tmp_path / "no" / "x", 1)
     eg.save(tmp_path / "model.safetensors", 1)
@@ -282,3 +282,12 @@ def test_inside_jit_values_are_not_known(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="save"):
         eg.jit(f)(eg.ones(3))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_calls_in_pytorchs_words(tmp_path: Path) -> None:
+    eg.save({"a": eg.ones(2)}, str(tmp_path / "x.pt"))
+    for words in ({"map_location": "cpu"}, {"weights_only": True}, {"map_location": None}):
+        assert eg.load(tmp_path / "x.pt", **words)["a"].tolist() == [1.0, 1.0]
+    for words in ({"map_location": "cpu", "device": "cpu"}, {"map_location": lambda s, _: s}):
+        with pytest.raises(ArgumentError, match="load: map_location is the name of a device"):
+            eg.load(tmp_path / "x.pt", **words)
