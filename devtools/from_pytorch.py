@@ -44,7 +44,21 @@ HABITS = (
         "the same",
         "`x.repeat(2)` is the Array API's, which is `repeat_interleave`; `tile` for the other",
     ),
-    ("`x.nonzero()`", "a tuple of vectors", "`argwhere` is PyTorch's matrix"),
+    (
+        "`x.squeeze(1)` of an axis that is not 1",
+        "`x.squeeze(dim=1)`, which leaves it alone",
+        "by position the Array API's, which refuses it",
+    ),
+    (
+        "`F.unfold(x, 2, 1)`",
+        "`F.unfold(x, kernel_size=2, dilation=1)`",
+        "by position an axis and a size are taken; two numbers that may be either are refused",
+    ),
+    (
+        "`x.nonzero()`",
+        "a tuple of vectors",
+        "`x.nonzero(as_tuple=False)` and `argwhere` are PyTorch's matrix",
+    ),
     (
         "`torch.equal(x, y)`",
         "`bool((x == y).all())`",

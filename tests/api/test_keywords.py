@@ -133,6 +133,8 @@ def test_places_that_count() -> None:
         lambda m, x: m.nn.MSELoss(size_average=False)(x, 2 * x),
         lambda m, x: m.nn.BCEWithLogitsLoss(reduce=False)(x, 0 * x),
         lambda m, x: m.round(x * 10, decimals=1),
+        lambda m, x: m.cat([m.tensor([]), x, m.tensor([])], dim=1),
+        lambda m, x: m.cat((m.tensor([], dtype=m.float64), x.float())),
         lambda m, x: m.nn.functional.one_hot((x > 0).long()),
     ):
         same(call(eg, eg.tensor(X)), call(torch, torch.tensor(X)))

@@ -93,13 +93,21 @@ CONCAT: Kernel = _Concat(
 
 
 def concat(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
-    """Tensors joined along an axis they may differ in; axis=None joins them flattened."""
+    """Tensors joined along an axis they may differ in; axis=None joins them flattened.
+
+    `tensor([])` beside tensors of another number of axes adds nothing, as in PyTorch.
+    """
     xs = list(arrays)
     if not xs:
         raise ArgumentError("concat: needs at least one tensor")
     if axis is None:
         xs, axis = [x.reshape(-1) for x in xs], 0
     found = [x.shape for x in xs]
+    if (0,) in found and any(len(shape) != 1 for shape in found):
+        dtype = xs[0].dtype
+        for x in xs:
+            dtype = dtypes.promote(dtype, x.dtype, "concat")
+        return concat([x.astype(dtype) for x in xs if x.shape != (0,)], axis)
     at = shapes.axis_index(axis, len(found[0]), "concat")
     before, after = found[0][:at], found[0][at + 1 :]
     if any(shape[:at] != before or shape[at + 1 :] != after for shape in found):
