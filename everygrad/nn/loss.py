@@ -113,6 +113,8 @@ class SmoothL1Loss(_Loss):
 
     def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
         super().__init__(reduction)
+        if not beta >= 0:
+            raise ArgumentError(f"SmoothL1Loss: beta must not be negative, got {beta!r}")
         self.beta = beta
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
@@ -125,6 +127,8 @@ class HuberLoss(_Loss):
 
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction)
+        if not delta > 0:
+            raise ArgumentError(f"HuberLoss: delta must be positive, got {delta!r}")
         self.delta = delta
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:

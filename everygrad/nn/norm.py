@@ -15,6 +15,13 @@ from everygrad.nn.parameter import Parameter
 from everygrad.ops.python.creation import ones, zeros
 
 
+def _not_negative(layer: Module, name: str, value: Any) -> Any:
+    """A number below which a root would have no value; None is for the layer to choose."""
+    if value is not None and not value >= 0:
+        raise ArgumentError(f"{type(layer).__name__}: {name} must not be negative, got {value!r}")
+    return value
+
+
 class LayerNorm(Module):
     """Each example standardised over its last axes, then scaled and shifted.
 
@@ -35,7 +42,7 @@ class LayerNorm(Module):
         super().__init__()
         self.normalized_shape = shapes.as_shape(normalized_shape, "LayerNorm")
         check_sizes("LayerNorm", **{f"axis {i}": n for i, n in enumerate(self.normalized_shape)})
-        self.eps = eps
+        self.eps = _not_negative(self, "eps", eps)
         self.elementwise_affine = elementwise_affine
         affine, shape = elementwise_affine, self.normalized_shape
         self.weight = Parameter(ones(shape, dtype, device)) if affine else None
@@ -72,7 +79,7 @@ class RMSNorm(Module):
         super().__init__()
         self.normalized_shape = shapes.as_shape(normalized_shape, "RMSNorm")
         check_sizes("RMSNorm", **{f"axis {i}": n for i, n in enumerate(self.normalized_shape)})
-        self.eps = eps
+        self.eps = _not_negative(self, "eps", eps)
         self.elementwise_affine = elementwise_affine
         shape = self.normalized_shape
         self.weight = Parameter(ones(shape, dtype, device)) if elementwise_affine else None
@@ -117,7 +124,7 @@ class GroupNorm(Module):
             )
         self.num_groups = num_groups
         self.num_channels = num_channels
-        self.eps = eps
+        self.eps = _not_negative(self, "eps", eps)
         self.affine = affine
         shape = (num_channels,)
         self.weight = Parameter(ones(shape, dtype, device)) if affine else None
@@ -182,7 +189,7 @@ class _ChannelNorm(Module):
                 f"{name}: momentum must be None or between 0 and 1, got {momentum!r}"
             )
         self.num_features = num_features
-        self.eps = eps
+        self.eps = _not_negative(self, "eps", eps)
         self.momentum = momentum
         self.affine = affine
         self.track_running_stats = track_running_stats

@@ -8,8 +8,10 @@ from typing import Any, ClassVar
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.nn import functional as F
+from everygrad.nn.linear import check_sizes
 from everygrad.nn.module import Module
 from everygrad.ops.nn.conv2d import integers
+from everygrad.ops.nn.resampling import MODES
 from everygrad.ops.nn.unfold import im2col
 
 
@@ -32,6 +34,9 @@ class Upsample(Module):
         super().__init__()
         if (size is None) == (scale_factor is None):
             raise ArgumentError("Upsample: give size or scale_factor, one of them")
+        if mode not in MODES:
+            shown = ", ".join(map(repr, MODES))
+            raise ArgumentError(f"Upsample: mode must be one of {shown}, got {mode!r}")
         self.size = size
         self.scale_factor = scale_factor
         self.mode = mode
@@ -83,6 +88,7 @@ class PixelShuffle(Module):
 
     def __init__(self, upscale_factor: int) -> None:
         super().__init__()
+        check_sizes("PixelShuffle", upscale_factor=upscale_factor)
         self.upscale_factor = upscale_factor
 
     def forward(self, x: Tensor) -> Tensor:
@@ -98,6 +104,7 @@ class PixelUnshuffle(Module):
 
     def __init__(self, downscale_factor: int) -> None:
         super().__init__()
+        check_sizes("PixelUnshuffle", downscale_factor=downscale_factor)
         self.downscale_factor = downscale_factor
 
     def forward(self, x: Tensor) -> Tensor:

@@ -409,6 +409,8 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: ours_of.CosineAnnealingWarmRestarts(OPT, 3, 0), "T_mult must be a positive integer"),
     (lambda: ours_of.CosineAnnealingWarmRestarts(OPT, 3).step(-1), "epoch must be at least 0"),
     (lambda: ours_of.OneCycleLR(OPT, 0.1), "needs total_steps, or epochs and steps_per_epoch"),
+    (lambda: ours_of.OneCycleLR(OPT, -0.1, 5), "max_lr must not be negative, got -0.1"),
+    (lambda: ours_of.ExponentialLR(OPT, -0.5), "gamma must not be negative, got -0.5"),
     (lambda: ours_of.OneCycleLR(OPT, [0.1], 5), "max_lr has 1 values, the optimiser 2 groups"),
     (lambda: ours_of.OneCycleLR(OPT, 0.1, 5, pct_start=1.5), "pct_start must lie between 0 and 1"),
     (lambda: ours_of.OneCycleLR(OPT, 0.1, 5, anneal_strategy="x"), 'must be "cos" or "linear"'),

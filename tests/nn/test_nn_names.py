@@ -160,6 +160,15 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
         DtypeError,
         "labels must be integers",
     ),
+    "norm eps": (
+        lambda: nn.BatchNorm2d(3, eps=-1.0),
+        ArgumentError,
+        "BatchNorm2d: eps must not be",
+    ),
+    "huber": (lambda: nn.HuberLoss(delta=-1.0), ArgumentError, "HuberLoss: delta must be positive"),
+    "smooth": (lambda: nn.SmoothL1Loss(beta=-1.0), ArgumentError, "SmoothL1Loss: beta must not be"),
+    "shuffle": (lambda: nn.PixelShuffle(0), ArgumentError, "PixelShuffle: upscale_factor must be"),
+    "upsample": (lambda: nn.Upsample(2, mode="x"), ArgumentError, "Upsample: mode must be one of"),
     "submodule": (
         lambda: two_layers().get_submodule("7"),
         ArgumentError,

@@ -42,7 +42,7 @@ def _full(x: Tensor) -> Tensor:
 
 # --- interpolate ---------------------------------------------------------------------------------
 
-_MODES = {"nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "linear": (1,), "bilinear": (2,),
+MODES = {"nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "linear": (1,), "bilinear": (2,),
           "trilinear": (3,), "bicubic": (2,), "area": (1, 2, 3)}  # fmt: skip
 _AREA = {1: adaptive_avg_pool1d, 2: adaptive_avg_pool2d, 3: adaptive_avg_pool3d}
 
@@ -200,12 +200,12 @@ def interpolate(
     averages over all that a place of a smaller result stands for.
     """
     check_kind("interpolate", x.dtype, "real float")
-    if mode not in _MODES:
-        shown = ", ".join(map(repr, _MODES))
+    if mode not in MODES:
+        shown = ", ".join(map(repr, MODES))
         raise ArgumentError(f"interpolate: mode must be one of {shown}, got {mode!r}")
     count = x.ndim - 2
-    if count not in _MODES[mode] or 0 in x.shape[2:]:
-        wanted = " or ".join(str(n + 2) for n in _MODES[mode])
+    if count not in MODES[mode] or 0 in x.shape[2:]:
+        wanted = " or ".join(str(n + 2) for n in MODES[mode])
         raise ShapeError(
             f"interpolate: {mode} takes {wanted} dimensions, none empty, got {x.shape}"
         )
@@ -314,13 +314,13 @@ def _sampled(rows: Tensor, sizes: Shape, taps: Any, start: Tensor) -> Tensor:
     return where(inside.expand_dims(-1), out, 0.0).sum(axis=tuple(range(count)))
 
 
-_GRID_MODES = ("bilinear", "nearest", "bicubic")
+_GRIDMODES = ("bilinear", "nearest", "bicubic")
 _GRID_PADDINGS = ("zeros", "border", "reflection")
 
 
 def _check_grid(x: Tensor, grid: Tensor, mode: str, padding_mode: str) -> None:
     for name, value, known in (
-        ("mode", mode, _GRID_MODES),
+        ("mode", mode, _GRIDMODES),
         ("padding_mode", padding_mode, _GRID_PADDINGS),
     ):
         if value not in known:

@@ -272,6 +272,8 @@ class OneCycleLR(_Momentum):
         self._anneal_func_type = anneal_strategy
         self._schedule_phases = _phases(total_steps, pct_start, three_phase)
         highest = for_each_group(self, "max_lr", max_lr)
+        if not min(highest) >= 0:
+            raise ArgumentError(f"OneCycleLR: max_lr must not be negative, got {max_lr!r}")
         if last_epoch == -1:
             for group, lr in zip(optimizer.param_groups, highest, strict=True):
                 first = lr / div_factor

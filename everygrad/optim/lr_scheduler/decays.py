@@ -252,6 +252,8 @@ class ExponentialLR(_Factor):
     """
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
+        if not gamma >= 0:
+            raise ArgumentError(f"ExponentialLR: gamma must not be negative, got {gamma!r}")
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
