@@ -34,14 +34,6 @@ class State(dict[str, Any]):
 
     changes = 0
 
-    def __setitem__(self, name: str, value: Any) -> None:
-        self.changes += 1
-        super().__setitem__(name, value)
-
-    def __delitem__(self, name: str) -> None:
-        self.changes += 1
-        super().__delitem__(name)
-
 
 class Counted(list[Any]):
     """A list that counts its changes, for a compiled step to look at."""
@@ -49,10 +41,8 @@ class Counted(list[Any]):
     changes = 0
 
 
-def _counting(name: str) -> Callable[..., Any]:
-    change = getattr(list, name)
-
-    def method(self: Counted, *args: Any, **kwargs: Any) -> Any:
+def _counting(change: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         self.changes += 1
         return change(self, *args, **kwargs)
 
@@ -63,7 +53,12 @@ for _name in (
     *("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse"),
     *("__setitem__", "__delitem__", "__iadd__", "__imul__"),
 ):
-    setattr(Counted, _name, _counting(_name))
+    setattr(Counted, _name, _counting(getattr(list, _name)))
+for _name in (
+    *("clear", "pop", "popitem", "setdefault", "update"),
+    *("__setitem__", "__delitem__", "__ior__"),
+):
+    setattr(State, _name, _counting(getattr(dict, _name)))
 
 
 class _Number:
@@ -128,8 +123,8 @@ class Group(dict[str, Any]):
                 number.value = math.nan if traced else value  # a trace may come to nothing
                 number.tensor.rebind(base.get(device).full((), value, dtype), None)
 
-    def update(self, settings: Mapping[str, Any]) -> None:  # type: ignore[override]  # the one form
-        for name, value in settings.items():
+    def update(self, settings: Any = (), /, **more: Any) -> None:
+        for name, value in dict(settings, **more).items():
             if self.get(name, _MISSING) is not value:
                 self[name] = value
 
@@ -137,6 +132,22 @@ class Group(dict[str, Any]):
         if name not in self:
             self[name] = value
         return self[name]
+
+    def __delitem__(self, name: str) -> None:
+        self.changes += 1
+        super().__delitem__(name)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        self.changes += 1
+        return super().pop(name, *default)
+
+    def popitem(self) -> tuple[str, Any]:
+        self.changes += 1
+        return super().popitem()
+
+    def clear(self) -> None:
+        self.changes += 1
+        super().clear()
 
     def __ior__(self, settings: Any) -> Self:  # type: ignore[override,misc]  # as update
         self.update(settings)

@@ -160,8 +160,13 @@ class Optimizer(Hooks):
         """Put into `state` what is not there yet and has a value before the first step."""
 
     def begin(self, p: Tensor, state: State, shared: Shared, *names: str) -> bool:
-        """Make a step count of 0 and zeros like `p` by these names; False if that was done."""
+        """Make a step count of 0 and zeros like `p` by these names; False if that was done. A
+        setting that was switched on meanwhile, such as amsgrad, may need a name more."""
         if "step" in state:
+            for name in names:
+                if name not in state:
+                    with shared.outside():
+                        state[name] = zeros_like(p)
             return False
         with shared.outside():
             zero = shared.once(("zero", p.device), lambda: zeros((), "float32", p.device))
