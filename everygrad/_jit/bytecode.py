@@ -12,6 +12,7 @@ below, and what is popped from an empty one is UNKNOWN. Within an expression it 
 from __future__ import annotations
 
 import dis
+import inspect
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType, MethodType
@@ -179,9 +180,19 @@ def _store_and_load(f: FrameReader, frame: FrameType, arg: Any, names: Any) -> N
     f.loaded = names[1]
 
 
-@handles("STORE_FAST", "STORE_NAME", "POP_TOP", "STORE_FAST_MAYBE_NULL", "POP_ITER")
+@handles("STORE_FAST", "POP_TOP", "STORE_FAST_MAYBE_NULL", "POP_ITER")
 def _drop(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
     f.pop()
+
+
+@handles("STORE_NAME", "DELETE_NAME")
+def _store_name(f: FrameReader, frame: FrameType, arg: Any, name: Any) -> None:
+    if is_module(frame.f_locals):
+        f.reads.name(frame.f_globals, name)
+    elif f.reads.is_outside(frame.f_locals):
+        f.reads.item(frame.f_locals, name)
+    if f.plan[frame.f_lasti][3] == "STORE_NAME":
+        f.pop()
 
 
 @handles("STORE_FAST_STORE_FAST")
@@ -198,8 +209,18 @@ def _global(f: FrameReader, frame: FrameType, arg: Any, name: Any) -> None:
 
 @handles("LOAD_NAME")
 def load_name(f: FrameReader, frame: FrameType, arg: Any, name: Any) -> None:
-    local = frame.f_locals.get(name, MISSING)
-    f.push(f.reads.name(frame.f_globals, name) if local is MISSING else local)
+    space = frame.f_locals
+    local = space.get(name, MISSING)
+    if local is MISSING or is_module(space):
+        f.push(f.reads.name(frame.f_globals, name))
+    else:
+        f.push(f.reads.item(space, name) if f.reads.is_outside(space) else local)
+
+
+def is_module(space: Any) -> bool:
+    """Whether a dict of names is a module's, in which eval() and exec() work by default."""
+    module = sys.modules.get(str(space.get("__name__")))
+    return module is not None and vars(module) is space
 
 
 class Made:
@@ -207,6 +228,13 @@ class Made:
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
+
+
+class New:
+    """An object of a class without an __init__, made just now."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
 
 
 class Imported:
@@ -305,8 +333,8 @@ def _super(frame: FrameType, callee: Any, args: list[Any]) -> Any:
 
 @handles("STORE_ATTR")
 def _store_attribute(f: FrameReader, frame: FrameType, arg: Any, name: Any) -> None:
-    _, held = f.pops(2)
-    f.reads.writes_attribute(held, name)
+    stored, held = f.pops(2)
+    f.reads.writes_attribute(held, name, stored)
 
 
 @handles("DELETE_ATTR")
@@ -322,8 +350,8 @@ def _item(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
 
 @handles("STORE_SUBSCR")
 def _store_item(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    _, held, key = f.pops(3)
-    f.reads.writes_item(held, key)
+    stored, held, key = f.pops(3)
+    f.reads.writes_item(held, key, stored)
 
 
 @handles("DELETE_SUBSCR")
@@ -340,8 +368,11 @@ def _slice(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
 
 @handles("STORE_SLICE")
 def _store_slice(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
-    _, held, _, _ = f.pops(4)
-    f.reads.content(held)
+    stored, held, start, stop = f.pops(4)
+    if isinstance(held, dict | list):
+        f.reads.content(held)
+    else:
+        f.reads.writes_item(held, (start, stop), stored)
 
 
 @handles("BUILD_SLICE")
@@ -507,6 +538,16 @@ def _call(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
     callee = _callee(*f.pops(2))
     if callee is super:
         f.push(_super(frame, callee, args))
+    elif callee is globals or (callee in (locals, vars) and not args):
+        space = frame.f_globals if callee is globals else frame.f_locals
+        if callee is globals or is_module(space):
+            f.reads.mark(space, f"{callee.__name__}()")
+        f.push(space)
+    elif callee in (sys._getframe, inspect.currentframe) and all(type(a) is int for a in args):
+        up: Any = frame
+        for _ in range(args[0] if args else 0):
+            up = UNKNOWN if up is UNKNOWN or up.f_back is None else up.f_back
+        f.push(up)
     else:
         _result(f, callee, args)
 

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import functools
 import gc
+import weakref
 from collections import deque
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Sequence, ValuesView
 from types import (
+    BuiltinFunctionType,
     CodeType,
     FunctionType,
     GeneratorType,
     MappingProxyType,
     MethodType,
+    MethodWrapperType,
 )
 from typing import Any
 
@@ -23,26 +26,37 @@ import numpy as np
 from everygrad._jit.bytecode import UNKNOWN, Imported, Some
 from everygrad._jit.frames import Follower
 from everygrad._jit.guards import (
+    MISSING,
     Array,
     Attribute,
     Content,
+    Drawn,
     Facts,
     Guard,
     Length,
+    Members,
     Memory,
     content_of,
     facts_of,
+    in_class,
     is_plain,
     memory_of,
+    state_of,
 )
 from everygrad._jit.inspection import (
     NOT_LOOKED_INTO,
+    belongs_to_library,
+    bound_to,
+    counts_changes,
+    draws,
+    elements_of,
     has_attributes,
     is_memory,
     is_ours,
     keeps_own_guards,
     shown,
     slots_of,
+    unfollowed_code,
 )
 from everygrad.autograd.modes import transform_depth
 from everygrad.core.tensor import Tensor, Wrapped
@@ -53,7 +67,15 @@ _MOST_BYTES = 1 << 20  # of a NumPy array, compared before each replay
 CONTAINERS = (dict, list, set, deque, bytearray)
 ITERATED = (tuple, frozenset, *CONTAINERS)
 _VIEWS = (MappingProxyType, KeysView, ValuesView, ItemsView)
+BOUND = (BuiltinFunctionType, MethodWrapperType, MethodType)
 _MOST_KNOWN = 256  # objects that one value may be
+
+
+class Space:
+    """The names of a class: its __dict__, which cannot be written to."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
 
 
 class Contents(Follower):
@@ -66,6 +88,7 @@ class Contents(Follower):
         self.guards: dict[Any, Guard] = {}
         self.functions: dict[CodeType, list[FunctionType]] = {}  # those from outside, by their code
         self.tensors: set[int] = set()  # ids of those that were read from Python
+        self.imported: set[str] = set()  # names of modules
         self.property_code: CodeType | None = None
         self._searched: set[CodeType] = set()  # code all of whose functions are known
         self.mark(fn, getattr(fn, "__qualname__", "the function"))
@@ -79,7 +102,9 @@ class Contents(Follower):
         """An object is from outside: what is read of it from here on is guarded."""
         if isinstance(held, Tensor):
             self.tensors.add(id(held))
-        if held is None or is_plain(held) or isinstance(held, Tensor) or id(held) in self.outside:
+        if held is None or isinstance(held, Tensor) or id(held) in self.outside:
+            return
+        if is_plain(held) and not has_attributes(held):
             return
         self.outside[id(held)] = (held, text)
         if isinstance(held, MethodType):
@@ -92,9 +117,17 @@ class Contents(Follower):
             self.mark_cells(held)
             if not is_ours(held.__code__.co_filename):
                 self.parts_of_function(held)
+        elif isinstance(held, weakref.ref):
+            self.mark(held(), text)
+        elif isinstance(held, BOUND):
+            self.mark(bound_to(held), text)
         elif isinstance(held, functools.partial):
-            for value in (held.func, *held.args, *held.keywords.values()):
+            for value in (held.func, *held.args):
                 self.mark(value, text)
+            if held.keywords:
+                self.content(held.keywords, f"{text}.keywords")
+            else:
+                self.note(Length(f"{text}.keywords", held.keywords, 0), "length")
         elif isinstance(held, staticmethod | classmethod):
             self.mark(held.__func__, text)
         elif has_attributes(held) and "uncompiled" in vars(held):  # another compiled function
@@ -164,9 +197,23 @@ class Contents(Follower):
             for one in held:
                 self.length(one)
         elif not isinstance(held, CONTAINERS):
-            self.opaque(held)
+            self.truth(held)
         elif self.is_outside(held):
             self.note(Length(f"len({self.text_of(held)})", held, len(held)), "length")
+
+    def truth(self, held: Any) -> None:
+        """The length, or the truth, of what is no container of Python's own."""
+        if not self.is_outside(held):
+            return
+        kind = type(held)
+        found = [in_class(kind, name) for name in ("__bool__", "__len__")]
+        if any(isinstance(raw, FunctionType) and not unfollowed_code(raw) for raw in found):
+            return  # followed
+        if found != [MISSING, MISSING]:
+            self.consumed(held)
+        elif has_attributes(held) and not keeps_own_guards(held):
+            for name in ("__bool__", "__len__"):
+                self.note(Attribute(f"{kind.__name__}.{name}", kind, MISSING, name), name)
 
     def content(self, held: Any, text: str | None = None) -> None:
         """All items of a container; those that are containers are not looked into."""
@@ -175,8 +222,10 @@ class Contents(Follower):
                 self.content(one)
             return
         if not isinstance(held, ITERATED):
-            for part in self.opaque(held):
-                self.content(part)
+            if not isinstance(in_class(type(held), "__iter__"), FunctionType) or unfollowed_code(
+                in_class(type(held), "__iter__")
+            ):
+                self.consumed(held)
             return
         if text is None and not self.is_outside(held):
             return
@@ -191,23 +240,29 @@ class Contents(Follower):
             self.note(Content(text, held, items), "content")
         keys = [*held] if isinstance(held, dict) else range(len(items))
         for key, item in zip(keys, items[1::2] if isinstance(held, dict) else items, strict=True):
-            if not is_plain(item):
-                self.mark(item, f"{text}[{shown(key)}]")
+            self.mark(key, f"a key of {text}")
+            self.mark(item, f"{text}[{shown(key)}]")
 
     def opaque(self, held: Any) -> list[Any]:
-        """What is neither a container nor an object with attributes: memory, iterators, views of
-        dicts. Returns what it holds."""
-        if not self.is_outside(held) or isinstance(held, Tensor | Imported) or has_attributes(held):
+        """What is not, or not only, a container or an object with attributes: memory, random
+        numbers, iterators, views of dicts. Returns what it holds."""
+        if not self.is_outside(held) or isinstance(held, Tensor | Imported):
             return []
         if isinstance(held, np.ndarray):
-            self.array(held)
-            return []
+            return self.array(held)
         if isinstance(held, NOT_LOOKED_INTO) or keeps_own_guards(held):
             return []
-        if slots_of(type(held)) and not isinstance(held, GeneratorType):
+        if draws(held):
+            self.note(Drawn(self.text_of(held), held, state_of(held)), "state")
             return []
         if is_memory(held):
-            self.array(held)
+            points = getattr(held, "contents", None) if hasattr(type(held), "contents") else None
+            if points is not None:  # a pointer of ctypes
+                self.mark(points, f"{self.text_of(held)}.contents")
+            return self.array(held if points is None else points)
+        if has_attributes(held):
+            return []
+        if slots_of(type(held)) and not isinstance(held, GeneratorType):
             return []
         if isinstance(held, Iterator):
             raise TraceError(
@@ -221,21 +276,35 @@ class Contents(Follower):
             self.mark(part, self.text_of(held))
         return parts
 
-    def array(self, held: Any) -> None:
-        if self.is_outside(held):
-            text = self.text_of(held)
-            array = isinstance(held, np.ndarray)
-            size = held.nbytes if array else memoryview(held).nbytes
-            kind = "a NumPy array" if array else type(held).__name__
-            if size > _MOST_BYTES:
-                raise TraceError(
-                    f"jit: the function reads {text}, {kind} of {size} bytes whose "
-                    f"values may change unseen; make it a tensor outside, with eg.tensor()"
-                )
-            if array:
-                self.note(Array(text, held, held.copy()), "array")
-            else:
-                self.note(Memory(text, held, memory_of(held)), "memory")
+    def array(self, held: Any) -> list[Any]:
+        """Memory, by its values. Returns the objects it holds."""
+        if not self.is_outside(held):
+            return []
+        text = self.text_of(held)
+        array = isinstance(held, np.ndarray)
+        if array and held.dtype.hasobject:
+            self.note(Content(text, held, content_of(held)), "content")
+            for item in content_of(held):
+                self.mark(item, f"an item of {text}")
+            return content_of(held)
+        try:
+            size = held.nbytes if array else len(memory_of(held)[-1])
+        except Exception as error:
+            raise TraceError(
+                f"jit: the function reads {text}, a {type(held).__name__}, whose values cannot be "
+                f"compared ({error}); make it a tensor outside, with eg.tensor()"
+            ) from None
+        kind = "a NumPy array" if array else type(held).__name__
+        if size > _MOST_BYTES:
+            raise TraceError(
+                f"jit: the function reads {text}, {kind} of {size} bytes whose "
+                f"values may change unseen; make it a tensor outside, with eg.tensor()"
+            )
+        if array:
+            self.note(Array(text, held, np.array(held, copy=True)), "array")
+        else:
+            self.note(Memory(text, held, memory_of(held)), "memory")
+        return []
 
     def consumed(self, *values: Any, objects: bool = True) -> None:
         """Values that something not followed may look at in full, with all they contain; but for
@@ -258,22 +327,74 @@ class Contents(Follower):
 
     def may_hold(self, value: Any) -> bool:
         """Whether something from outside may be reached through a value."""
-        return value is not UNKNOWN and (self.is_outside(value) or isinstance(value, ITERATED))
+        if value is UNKNOWN:
+            return False
+        return self.is_outside(value) or isinstance(value, (*ITERATED, *BOUND, functools.partial))
 
     def parts(self, held: Any) -> list[Any]:
         """What a container or an object holds; all of it is guarded now, if it is from outside."""
-        if isinstance(held, (np.ndarray, *ITERATED)):
-            self.content(held)
-            items = [] if isinstance(held, np.ndarray | bytearray) else content_of(held)
-            return [x for x in items if not is_plain(x)]
-        if keeps_own_guards(held) or isinstance(held, NOT_LOOKED_INTO):
+        if isinstance(held, BOUND):
+            return [] if (owner := bound_to(held)) is None else [owner]
+        if isinstance(held, functools.partial):
+            return [held.func, *held.args, *held.keywords.values()]
+        if isinstance(held, Space):
+            self.members(held)
             return []
-        made_of_slots = slots_of(type(held)) and not isinstance(held, GeneratorType)
-        if not (has_attributes(held) or made_of_slots):
-            return [x for x in self.opaque(held) if not is_plain(x)]
+        if isinstance(held, ITERATED):
+            self.content(held)
+            found = [] if isinstance(held, bytearray) else content_of(held)
+        elif isinstance(held, NOT_LOOKED_INTO):
+            return []
+        elif counts_changes(held):
+            for module in held.modules():
+                self.met(module)
+            return []
+        elif keeps_own_guards(held):
+            return []
+        else:
+            found = self.opaque(held)
+        if has_attributes(held) or slots_of(type(held)):
+            found = [*found, *self.own_parts(held)]
+        return [x for x in found if not is_plain(x) or has_attributes(x)]
+
+    def own_parts(self, held: Any) -> list[Any]:
+        """The values of an object's attributes."""
+        if isinstance(held, GeneratorType):
+            return []
         for name in slots_of(type(held)):
             self.own_attribute(held, name)
         own = vars(held) if has_attributes(held) else {}
-        self.content(own, f"{self.text_of(held)}.__dict__")
+        if self.is_outside(held):
+            self.content(own, f"{self.text_of(held)}.__dict__")
         slots = [getattr(held, name, None) for name in slots_of(type(held))]
-        return [x for x in (*own.values(), *slots) if not is_plain(x)]
+        return [*own.values(), *slots]
+
+    def members(self, space: Space) -> None:
+        """All that a class has under its own names."""
+        guard = Members(f"{space.kind.__name__}.__dict__", space.kind, None)
+        guard.value = guard.now()
+        self.note(guard, "members")
+
+    def given_back(self, *values: Any) -> Any:
+        """What something that is not followed may give: what it was given, with the elements of
+        containers, and all that objects of the library such as a UserDict hold."""
+        found: dict[int, Any] = {}
+        todo = [(value, 0) for value in values]
+        for held, depth in todo:
+            if held is UNKNOWN or id(held) in found or len(found) > 4 * _MOST_KNOWN:
+                continue
+            found[id(held)] = held
+            if isinstance(held, weakref.ref):
+                todo.append((held(), depth))
+            elif isinstance(held, ITERATED):
+                todo += [(x, depth + 1) for x in elements_of(held)] if depth < 2 else []
+            elif isinstance(held, np.ndarray) and held.dtype.hasobject:
+                todo += [(x, depth + 1) for x in content_of(held)]
+            elif isinstance(held, _VIEWS):
+                todo += [(x, depth) for x in gc.get_referents(held)]
+            elif has_attributes(held) and belongs_to_library(type(held)):
+                todo += [(x, depth) for x in vars(held).values()]
+            elif isinstance(held, BOUND):
+                todo.append((bound_to(held), depth))
+        kinds = (*NOT_LOOKED_INTO, Tensor)
+        return self.some([x for x in found.values() if not isinstance(x, kinds)])

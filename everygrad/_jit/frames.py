@@ -58,6 +58,10 @@ class Follower:
         """An object is from outside."""
         raise NotImplementedError
 
+    def reached(self, held: Any, code: CodeType) -> None:
+        """A function runs that nobody named, whose first argument is `held`."""
+        raise NotImplementedError
+
     def some(self, found: Sequence[Any]) -> Any:
         """One of these values."""
         raise NotImplementedError
@@ -109,7 +113,8 @@ class Follower:
         code = frame.f_code
         known = self._plans.get(id(code))  # by id: the hash of a code object takes a microsecond
         if known is None:
-            known = (code, None if is_ours(code.co_filename) else plan_of(code))
+            passed_over = is_ours(code.co_filename) or _is_generated(frame)
+            known = (code, None if passed_over else plan_of(code))
             self._plans[id(code)] = known
             if known[1] is None and not self.runs_aside(code):
                 self._ours.add(id(code))
@@ -117,8 +122,13 @@ class Follower:
         if event != "call" or self._aside:
             return others
         if self.runs_aside(code) or (plan is not None and _cleans_up(frame)):
+            if code.co_name == "<module>" and self.reader_of(frame.f_back) is not None:
+                return self.read(frame, plan, others)  # eval() or exec()
             self._aside += 1
             return functools.partial(self.aside, others)
+        return self.read(frame, plan, others)
+
+    def read(self, frame: FrameType, plan: Plan | None, others: Any) -> Any:
         if plan is None:
             return others
         reader = self.reader_of(frame)
@@ -153,12 +163,14 @@ class Follower:
         `self` of a module's forward, come from outside unless they were made inside."""
         code = frame.f_code
         names = code.co_varnames[: code.co_argcount]
-        caller = frame.f_back
+        reader = self.reader_of(frame.f_back)
+        if names and (reader is None or reader.awaited is not code):
+            self.reached(frame.f_locals.get(names[0]), code)
         if code.co_name == "__init__" and names:
             made = frame.f_locals.get(names[0])
             if id(made) not in self.outside:
                 self.inside[id(made)] = made
-        elif self.reader_of(caller) is None:
+        elif reader is None:
             for name in names:
                 held = frame.f_locals.get(name)
                 if has_attributes(held) and id(held) not in self.inside:
@@ -191,6 +203,14 @@ def _handlers() -> dict[int, CodeType]:
                 if code is not None:
                     found[id(code)] = code
     return found
+
+
+def _is_generated(frame: FrameType) -> bool:
+    """Whether a frame is a method that the library wrote for a named tuple, which reads nothing
+    but its arguments, or for a dataclass of ours."""
+    if frame.f_code.co_filename != "<string>":
+        return False
+    return str(frame.f_globals.get("__name__")).startswith(("namedtuple_", "everygrad."))
 
 
 def _cleans_up(frame: FrameType) -> bool:

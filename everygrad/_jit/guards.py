@@ -9,6 +9,8 @@ by one, what it was and is.
 from __future__ import annotations
 
 import gc
+import pickle
+import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
@@ -25,6 +27,7 @@ import numpy as np
 
 from everygrad.core.tensor import Size, Tensor
 from everygrad.dtypes import DType
+from everygrad.errors import TraceError
 
 
 class _Missing:
@@ -69,7 +72,7 @@ def is_plain(value: Any) -> bool:
     """Whether a value is known by what it is, not by which object it is."""
     if isinstance(value, tuple):
         return all(map(is_plain, value))
-    return isinstance(value, _PLAIN)
+    return isinstance(value, _PLAIN) and not isinstance(value, np.void)  # memory
 
 
 @dataclass(slots=True)
@@ -90,6 +93,12 @@ class Guard:
 
     def holds(self) -> bool:
         return same(self.now(), self.value)
+
+    def refresh(self) -> None:
+        """Take an equal object that is there now for the value: it is found at once next time."""
+        now = self.now()
+        if same(now, self.value):
+            self.value = now
 
     def changed_by_the_function(self) -> bool:
         """Whether another value was put there that a replay would not put there. What was missing,
@@ -141,9 +150,11 @@ class Attribute(Guard):
 
     def join(self, all_of: Alike) -> None:
         if self.value is MISSING:
-            super(Attribute, self).join(all_of)
-        else:
+            all_of.absent(self.held, self.name)
+        elif self.now() is self.value:
             all_of.attribute(self.held, self.name, self.value)
+        else:  # made anew whenever it is asked for
+            super(Attribute, self).join(all_of)
 
 
 @dataclass(slots=True)
@@ -212,6 +223,11 @@ class Content(Guard):
         now = self.now()
         return len(now) == len(self.value) and all(map(same, now, self.value))
 
+    def refresh(self) -> None:
+        now = self.now()
+        if len(now) == len(self.value) and all(map(same, now, self.value)):
+            self.value = now
+
     def changed_by_the_function(self) -> bool:
         now = self.now()
         if isinstance(self.held, dict):
@@ -228,7 +244,7 @@ class Content(Guard):
 
     def join(self, all_of: Alike) -> None:
         held, value = self.held, self.value
-        if isinstance(held, OrderedDict):
+        if isinstance(held, OrderedDict | np.ndarray):
             all_of.others.append(self.holds)  # its order is not that of the dict it is
         elif isinstance(held, dict):
             all_of.others.append(partial(_same_items, held, value[::2], value[1::2]))
@@ -259,8 +275,51 @@ class Array(Guard):
         return f"the values of {self.text}, a NumPy array, are not what they were"
 
 
+class Members(Content):
+    """All that a class has under names of its own."""
+
+    held: type
+
+    def now(self) -> Any:
+        return [x for pair in vars(self.held).items() for x in pair]
+
+    def join(self, all_of: Alike) -> None:
+        all_of.others.append(self.holds)
+
+
+class Answer(Guard):
+    """What a function of the library, which only looks at something, says of its arguments: whether
+    an object is of a class, or how the process is set. `held` is the function and its arguments."""
+
+    held: tuple[Any, ...]
+
+    def now(self) -> Any:
+        return self.held[0](*self.held[1:])
+
+    def holds(self) -> bool:
+        now = self.now()
+        made_anew = isinstance(now, dict) and repr(now) == repr(self.value)
+        return made_anew or same(now, self.value)
+
+
+class Drawn(Guard):
+    """The state of random numbers that are not ours."""
+
+    def now(self) -> Any:
+        return state_of(self.held)
+
+    def changed_by_the_function(self) -> bool:
+        if self.holds():
+            return False
+        raise TraceError(
+            f"jit: the function draws random numbers from {self.text}, which a replay would not do "
+            f"again; draw with eg.rand() and its relatives, or pass the numbers as arguments"
+        )
+
+
 class Memory(Guard):
-    """The bytes of an array.array, a memoryview or the like; `value` is a copy, with its kind."""
+    """The bytes of an array.array, a memoryview or another library's array; `value` is a copy, with
+    its kind."""
 
     def now(self) -> Any:
         return memory_of(self.held)
@@ -377,7 +436,29 @@ def results_of(cache: Any) -> list[Any]:
     return [*held, *whole]
 
 
+def state_of(source: Any) -> Any:
+    """The state of a source of random numbers of Python's or NumPy's, as one value."""
+    if isinstance(source, random.Random):
+        return source.getstate()
+    if hasattr(source, "get_state"):  # RandomState
+        return pickle.dumps(source.get_state(legacy=False))
+    return pickle.dumps(getattr(source, "bit_generator", source).state)
+
+
+def foreign_values(held: Any) -> Any:
+    """The values of another library's array as NumPy's, in the same memory where that is possible;
+    a class that gives its memory away has the two methods that are looked for."""
+    kind = type(held)
+    if hasattr(kind, "__dlpack__") and hasattr(kind, "__array__"):
+        return np.asarray(held.detach() if hasattr(kind, "detach") else held)
+    return None
+
+
 def memory_of(held: Any) -> tuple[Any, ...]:
+    if isinstance(held, np.void):
+        return (repr(held.dtype), held.tobytes())
+    if (values := foreign_values(held)) is not None:
+        return (values.dtype.str, values.shape, values.tobytes())
     view = memoryview(held)
     return (view.format, view.shape, view.tobytes())
 
@@ -387,7 +468,7 @@ def content_of(held: Any) -> list[Any]:
     if isinstance(held, dict):
         pairs = OrderedDict.items(held) if isinstance(held, OrderedDict) else dict.items(held)
         return [x for pair in pairs for x in pair]
-    return list(held)
+    return held.ravel().tolist() if isinstance(held, np.ndarray) else list(held)
 
 
 def _pairs(flat: list[Any]) -> dict[Any, Any]:
@@ -418,6 +499,7 @@ class Alike:
 
     def __init__(self, guards: Iterable[Guard]) -> None:
         self.attributes: tuple[list[Any], list[str], list[Any]] = ([], [], [])
+        self.absents: tuple[list[Any], list[str]] = ([], [])
         self.items: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
         self.places: tuple[list[Any], list[int], list[Any]] = ([], [], [])
         self.sized: list[Any] = []
@@ -431,6 +513,10 @@ class Alike:
     def attribute(self, held: Any, name: str, value: Any) -> None:
         for column, entry in zip(self.attributes, (held, name, value), strict=True):
             column.append(entry)
+
+    def absent(self, held: Any, name: str) -> None:
+        self.absents[0].append(held)
+        self.absents[1].append(name)
 
     def item(self, held: dict[Any, Any], key: Any, value: Any) -> None:
         for column, entry in zip(self.items, (held, key, value), strict=True):
@@ -447,6 +533,7 @@ class Alike:
         try:
             return (
                 all(map(is_, map(getattr, owners, names), values))
+                and not any(map(hasattr, *self.absents))
                 and all(map(is_, map(dict.get, dicts, keys, repeat(MISSING)), items))
                 and all(map(is_, map(getitem, *self.places[:2]), self.places[2]))
                 and list(map(len, self.sized)) == self.lengths
@@ -457,12 +544,16 @@ class Alike:
             return False
 
 
+_MOST_REFRESHED = 64
+
+
 class Guards:
     """The guards of one trace."""
 
     def __init__(self, guards: Iterable[Guard]) -> None:
         self.guards = list(guards)
         self.hold = Alike(self.guards).hold
+        self.refreshed = 0  # how often equal values were found that are other objects
 
     def changed(self) -> str | None:
         """What is not as it was, in words."""
@@ -471,4 +562,9 @@ class Guards:
         for guard in self.guards:
             if not guard.holds():
                 return str(guard)
-        return None  # equal values that are other objects
+        if self.refreshed < _MOST_REFRESHED:  # equal values that are other objects
+            self.refreshed += 1
+            for guard in self.guards:
+                guard.refresh()
+            self.hold = Alike(self.guards).hold
+        return None

@@ -165,6 +165,7 @@ def _match_keys(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> None:
 @handles("MATCH_CLASS")
 def _match_class(f: FrameReader, frame: FrameType, count: Any, value: Any) -> None:
     held, kind, names = f.pops(3)
+    f.reads.asked(isinstance, [held, kind])
     places = f.reads.attribute(kind, "__match_args__") if count else ()
     for known in (places[:count] if isinstance(places, tuple) else (), names):
         for name in known if isinstance(known, tuple) else ():
@@ -187,6 +188,7 @@ def _import(f: FrameReader, frame: FrameType, arg: Any, name: Any) -> None:
     package = str(frame.f_globals.get("__package__") or "")
     if type(level) is int and level:
         name = ".".join([*package.split(".")[: len(package.split(".")) + 1 - level], name])
+    f.reads.imported.add(name.strip("."))
     f.push(Imported(name.strip(".") if names else name.split(".")[0]))
 
 

@@ -16,6 +16,7 @@ from numpy import ndarray
 
 from everygrad._jit.buffers import Buffer, BufferFunction, compile_buffers
 from everygrad._jit.entry import Entry
+from everygrad._jit.inspection import keeps_own_guards
 from everygrad._jit.lowered import Lowered
 from everygrad._jit.record import trace
 from everygrad._jit.trace import Elsewhere, is_array, part_of
@@ -48,7 +49,7 @@ class Jitted:
         verify: bool = False,
         fallback: str | None = None,
     ) -> None:
-        fn = getattr(fn, "uncompiled", fn)
+        fn = _uncompiled(fn)
         if not callable(fn):
             raise ArgumentError(f"jit: takes a function, got {type(fn).__name__}")
         if fallback not in _FALLBACKS:
@@ -128,8 +129,10 @@ class Jitted:
             log.info("jit: %s is traced again: %s", self.fn, known[-1].misfit(tensors))
         elif len(self.entries) > 1:
             log.info("jit: %s is traced for a new kind of call", self.fn)
+        # state may be made once more where it was thrown away, not without any reason at each call
+        again = any(e.escaped and e.record.guards.changed() is None for e in known)
         record, escaped = trace(self.fn, leaves, tree, escapes=True)
-        if escaped and any(e.escaped for e in known):
+        if escaped and again:
             record, escaped = trace(self.fn, leaves, tree, escapes=False)
         pinned = tensors if record.read_arguments or _closes_over(self.fn, tensors) else None
         try:
@@ -250,6 +253,13 @@ def _input(origin: Any, tensors: Sequence[Tensor]) -> Any:
     return part_of((t.grad if origin.grad else t)._data)
 
 
+def _uncompiled(fn: Any) -> Any:
+    """The function that a compiled one, or a compiled module, was made of. Not by an attribute of
+    its own: functools.wraps copies those, and eg.grad(eg.jit(f)) is not f."""
+    made = fn if isinstance(fn, Jitted) else getattr(type(fn), "jitted", None)
+    return made.fn if isinstance(made, Jitted) else fn
+
+
 def _watched() -> bool:
     return tracing.get() is not None or watcher.get() is not None
 
@@ -291,7 +301,7 @@ def _closes_over(fn: Callable[..., Any], tensors: Sequence[Tensor]) -> bool:
             held = cell.cell_contents
         except ValueError:  # not bound yet
             continue
-        parameters = getattr(held, "parameters", None)
+        parameters = getattr(held, "parameters", None) if keeps_own_guards(held) else None
         found = [held, *parameters()] if callable(parameters) else [held]
         if any(id(t) in wanted for t in found):
             return True

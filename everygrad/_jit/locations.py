@@ -6,11 +6,14 @@ Each becomes a guard, if the object it belongs to comes from outside.
 from __future__ import annotations
 
 import builtins
+import functools
 import gc
 import inspect
 from collections import namedtuple
+from contextvars import ContextVar
 from enum import Enum
 from types import (
+    CodeType,
     FrameType,
     FunctionType,
     GetSetDescriptorType,
@@ -23,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from everygrad._jit.bytecode import UNKNOWN, Fresh, Imported, Some
-from everygrad._jit.contents import CONTAINERS, ITERATED, Contents
+from everygrad._jit.bytecode import UNKNOWN, Fresh, Imported, New, Some
+from everygrad._jit.contents import CONTAINERS, ITERATED, Contents, Space
 from everygrad._jit.guards import (
     MISSING,
     Attribute,
@@ -33,25 +36,30 @@ from everygrad._jit.guards import (
     Item,
     Method,
     Name,
+    Variable,
     in_class,
+    same,
 )
 from everygrad._jit.inspection import (
+    ON_THE_HEAP,
     PACKAGE,
     counts_changes,
     has_attributes,
     hashable,
     holds,
+    is_internal,
     is_known,
     is_ours,
-    keeps_own_guards,
     of_the_package,
     overrides,
     shown,
 )
+from everygrad.core.config import Config
 from everygrad.core.tensor import Tensor
 
 _FACTS = {"shape", "dtype", "ndim", "size", "device", "requires_grad", "is_leaf", "T", "mT"}
 _ARRAY_FACTS = {"shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides"}
+_OF_TYPES = {"__name__", "__qualname__", "__bases__", "__mro__", "__module__"}
 _FIELD = type(vars(namedtuple("_Field", "x"))["x"])  # the descriptor of a field of a named tuple
 
 
@@ -63,7 +71,11 @@ class Locations(Contents):
     def name(self, space: dict[str, Any], name: str) -> Any:
         """A global name, or a builtin."""
         if name not in space and hasattr(builtins, name):
-            return getattr(builtins, name)
+            self.note(Name(name, space, MISSING), name)  # the program may get one of its own
+            value = getattr(builtins, name)
+            if getattr(value, "__module__", None) != "builtins":
+                self.note(Item(name, vars(builtins), value, name), (str, name))
+            return value
         value = space.get(name, MISSING)
         self.note(Name(name, space, value), name)
         return UNKNOWN if value is MISSING else value
@@ -116,15 +128,24 @@ class Locations(Contents):
         if isinstance(held, Tensor):
             if name in _FACTS:
                 self.facts(held)
-            return UNKNOWN
+            return UNKNOWN if of_the_package(type(held)) else self.of_a_subclass(held, name)
+        if isinstance(held, Config):
+            value = getattr(held, name, MISSING)
+            return self.note(Attribute(f"config.{name}", held, value, name), name)
         if isinstance(held, ModuleType):
             return self.module_attribute(held, name)
         if isinstance(held, type):
             return self.class_attribute(held, name)
+        if isinstance(held, New):
+            return self.of_new(held.kind, name)
+        if isinstance(held, FrameType):
+            return self.frame_attribute(held, name)
         if isinstance(held, np.ndarray):
             if name not in _ARRAY_FACTS:
                 self.consumed(held)
-            elif self.is_outside(held):
+                own = vars(held) if has_attributes(held) else {}
+                return self.own_attribute(held, name) if name in own else UNKNOWN
+            if self.is_outside(held):
                 value = getattr(held, name)
                 self.note(Attribute(f"{self.text_of(held)}.{name}", held, value, name), name)
             return UNKNOWN
@@ -135,7 +156,13 @@ class Locations(Contents):
     def module_attribute(self, module: ModuleType, name: str) -> Any:
         value = vars(module).get(name, UNKNOWN)
         file = getattr(module, "__file__", None) or "<frozen "
+        if name == "__dict__":
+            self.mark(vars(module), f"{module.__name__}.__dict__")
+            return vars(module)
         if value is UNKNOWN:
+            if not is_ours(file):
+                place = Item(f"{module.__name__}.{name}", vars(module), MISSING, name)
+                self.note(place, (str, name))
             return UNKNOWN
         if is_ours(file) and (callable(value) or isinstance(value, ModuleType | type)):
             return value
@@ -145,7 +172,14 @@ class Locations(Contents):
 
     def class_attribute(self, kind: type, name: str) -> Any:
         raw = in_class(kind, name)
-        if raw is MISSING:
+        if name == "__dict__":
+            return Space(kind)
+        if raw is MISSING or name in _OF_TYPES:
+            if isinstance(in_class(type, name), GetSetDescriptorType | MemberDescriptorType):
+                value = getattr(kind, name)
+                if kind.__flags__ & ON_THE_HEAP and not of_the_package(kind):
+                    self.note(Attribute(f"{kind.__name__}.{name}", kind, value, name), name)
+                return value
             if not of_the_package(kind) and in_class(type(kind), name) is MISSING:
                 self.note(Attribute(f"{kind.__name__}.{name}", kind, MISSING, name), name)
             return UNKNOWN if type(kind) is type else self.own_attribute(kind, name)
@@ -156,13 +190,63 @@ class Locations(Contents):
             if value is UNKNOWN:
                 self.descriptor(kind, name, raw)
         if value is not UNKNOWN and not of_the_package(kind):
-            self.note(Attribute(f"{kind.__name__}.{name}", kind, value, name), name)
+            text = f"{kind.__name__}.{name}"
+            if getattr(kind, name) is value:
+                self.note(Attribute(text, kind, value, name), name)
+            else:  # a method of the class
+                self.note(Descriptor(text, kind, raw, name), name)
+                self.mark(value, text)
         return value
+
+    def of_a_subclass(self, held: Tensor, name: str) -> Any:
+        """What a user's kind of tensor has beyond ours."""
+        own: dict[str, Any] = getattr(held, "__dict__", {})
+        if name in own:
+            self.mark(own, type(held).__name__)
+            return self.item(own, name)
+        kinds = [kind for kind in type(held).__mro__ if name in vars(kind)]
+        if kinds and not of_the_package(kinds[0]) and kinds[0] is not object:
+            return self.class_attribute(type(held), name)
+        return UNKNOWN
+
+    def of_new(self, kind: type, name: str) -> Any:
+        """An attribute of an object that was made just now, without an __init__."""
+        raw = in_class(kind, name)
+        if isinstance(raw, FunctionType):
+            self.note(Method(f"{kind.__name__}.{name}", None, raw, name, kind), (kind, name))
+            return UNKNOWN
+        if isinstance(raw, property):
+            self.property_code = getattr(raw.fget, "__code__", None)
+            self.descriptor(kind, name, raw)
+            return UNKNOWN
+        return self.class_attribute(kind, name)
+
+    def frame_attribute(self, frame: FrameType, name: str) -> Any:
+        value = getattr(frame, name, UNKNOWN)
+        if name == "f_globals":
+            self.mark(value, "f_globals")
+        return value
+
+    def reached(self, held: Any, code: CodeType) -> None:
+        """A function runs that nothing of the program's named: an operator's, or the forward of a
+        module. Its class may get another."""
+        kind = held if isinstance(held, type) else type(held)
+        for base in kind.__mro__ if kind.__flags__ & ON_THE_HEAP else ():
+            for name, raw in vars(base).items():
+                fn = raw.__func__ if isinstance(raw, staticmethod | classmethod) else raw
+                if not isinstance(fn, FunctionType) or fn.__code__ is not code:
+                    continue
+                if isinstance(raw, classmethod):
+                    self.note(Descriptor(f"{kind.__name__}.{name}", kind, raw, name), name)
+                else:
+                    self.note(Attribute(f"{kind.__name__}.{name}", kind, fn, name), name)
 
     def own_attribute(self, held: Any, name: str) -> Any:
         kind = type(held)
         raw = in_class(kind, name)
-        own: dict[str, Any] = vars(held) if has_attributes(held) or isinstance(held, Enum) else {}
+        own: dict[str, Any] = (
+            vars(held) if has_attributes(held) or isinstance(held, Enum | FunctionType) else {}
+        )
         text = f"{self.text_of(held)}.{name}"
         outside = self.is_outside(held)
         if isinstance(held, Enum):
@@ -182,13 +266,11 @@ class Locations(Contents):
                 self.mark(value, text)
             return value
         if isinstance(raw, MemberDescriptorType | GetSetDescriptorType):  # __slots__, __dict__
-            value = getattr(held, name, MISSING)
-            if outside and not keeps_own_guards(held):
-                if name == "__dict__":
-                    self.mark(value, text)
-                else:
-                    self.note(Attribute(text, held, value, name), name)
-            return UNKNOWN if value is MISSING else value
+            if name == "__dict__" and counts_changes(held):
+                self.met(held)
+            if outside:
+                return self.native_attribute(held, name, text)
+            return getattr(held, name, UNKNOWN)
         if name in own:
             value = own[name]
             if not outside:
@@ -204,18 +286,41 @@ class Locations(Contents):
                 self.note(Method(text, guarded, raw, name, kind), (kind, name))
             return MethodType(raw, held) if isinstance(raw, FunctionType) else getattr(held, name)
         if raw is MISSING:
-            if outside and not keeps_own_guards(held):
-                self.note(Attribute(text, held, MISSING, name), name)
+            if outside and counts_changes(held):
+                self.met(held)
+            elif outside and not is_internal(held):
+                if in_class(kind, "__getattr__") is MISSING:
+                    self.note(Attribute(text, held, MISSING, name), name)
+                else:  # asking would run it
+                    if has_attributes(held):
+                        self.note(Item(text, own, MISSING, name), (str, name))
+                    if not isinstance(in_class(kind, "__getattr__"), FunctionType):
+                        self.consumed(held)
             return UNKNOWN
         if hasattr(type(raw), "__get__"):
             if isinstance(raw, staticmethod | classmethod):
                 self.mark(raw, text)
                 return getattr(kind, name)
             self.descriptor(kind, name, raw)
+            if isinstance(raw, functools._lru_cache_wrapper):
+                self.mark(raw, text)
+                return MethodType(raw, held)
+            if outside and not isinstance(in_class(type(raw), "__get__"), FunctionType):
+                return self.native_attribute(held, name, text)
             return UNKNOWN
         if outside and not counts_changes(held):
             return self.note(Attribute(text, held, raw, name), name)
         return self.note(Attribute(f"{kind.__name__}.{name}", kind, raw, name), name)
+
+    def native_attribute(self, held: Any, name: str, text: str) -> Any:
+        """What a slot, or another descriptor written in C, gives."""
+        value = getattr(held, name, MISSING)
+        if not is_internal(held):
+            if name == "__dict__" or not same(value, getattr(held, name, MISSING)):
+                self.mark(value, text)  # made anew whenever it is asked for
+            else:
+                self.note(Attribute(text, held, value, name), name)
+        return UNKNOWN if value is MISSING else value
 
     def descriptor(self, kind: type, name: str, raw: Any) -> None:
         """A property or the like, which is run: by frames that are followed."""
@@ -244,7 +349,17 @@ class Locations(Contents):
 
     def item(self, held: Any, key: Any) -> Any:
         """held[key]"""
+        if isinstance(key, ContextVar):
+            return self.variable(key)
         if held is UNKNOWN or isinstance(held, Tensor):
+            self.consumed(key)
+            return UNKNOWN
+        if isinstance(held, Space):
+            if type(key) is str:
+                raw = in_class(held.kind, key)
+                self.note(Descriptor(f"{held.kind.__name__}.{key}", held.kind, raw, key), key)
+                return UNKNOWN if raw is MISSING else raw
+            self.consumed(held)
             return UNKNOWN
         if not is_known(key):
             self.consumed(key)
@@ -255,8 +370,8 @@ class Locations(Contents):
         if isinstance(held, tuple | str | bytes | range | Fresh):
             return self.fixed_item(held, key)
         if not isinstance(held, dict | list) or overrides(held, "__getitem__"):
-            self.consumed(held)
-            return UNKNOWN
+            self.consumed(held, key)
+            return self.given_back(held)
         if key is UNKNOWN or isinstance(key, slice) or not hashable(key):
             self.consumed(held)
             return UNKNOWN
@@ -280,6 +395,9 @@ class Locations(Contents):
             self.mark(value, f"{self.text_of(held)}[{shown(key)}]")
         return value
 
+    def variable(self, owner: ContextVar[Any]) -> Any:
+        return self.note(Variable(f"{owner.name}.get()", owner, owner.get(MISSING)), "variable")
+
     def contains(self, held: Any, key: Any) -> None:
         """key in held"""
         if isinstance(held, dict) and is_known(key) and hashable(key):
@@ -289,8 +407,10 @@ class Locations(Contents):
 
     # --- writes ----------------------------------------------------------------------------------
 
-    def writes_attribute(self, held: Any, name: str) -> None:
+    def writes_attribute(self, held: Any, name: str, value: Any = None) -> None:
         """held.name gets another value: what was there before is noted, and looked at later."""
+        if isinstance(held, Tensor):
+            self.consumed(value)
         if held is UNKNOWN or isinstance(held, Tensor) or not self.is_outside(held):
             return
         if counts_changes(held):
@@ -299,10 +419,13 @@ class Locations(Contents):
             before = getattr(held, name, MISSING)
             self.note(Attribute(f"{self.text_of(held)}.{name}", held, before, name), name)
 
-    def writes_item(self, held: Any, key: Any) -> None:
+    def writes_item(self, held: Any, key: Any, value: Any = None) -> None:
+        """held[key] = value: what a tensor, or anybody else's method, takes is read in full."""
         if held is UNKNOWN or isinstance(held, Tensor):
-            return
-        if isinstance(held, dict) and is_known(key) and hashable(key):
+            self.consumed(key, value)
+        elif isinstance(held, dict) and is_known(key) and hashable(key):
             self.item(held, key)
         else:
-            self.consumed(held)
+            self.consumed(held, key)
+            if not isinstance(held, dict | list):
+                self.consumed(value)

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import operator
 import os
+import sys
 import weakref
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -28,25 +30,50 @@ from types import (
 )
 from typing import Any
 
-from everygrad._jit.bytecode import UNKNOWN, Imported, Some
+from everygrad._jit.bytecode import UNKNOWN, Fresh, Imported, Made, New, Some
 from everygrad._jit.contents import CONTAINERS
-from everygrad._jit.guards import MISSING, Guard, Memo, Variable, in_class, results_of
+from everygrad._jit.guards import (
+    MISSING,
+    Answer,
+    Attribute,
+    Guard,
+    Item,
+    Memo,
+    in_class,
+    is_plain,
+    results_of,
+)
 from everygrad._jit.inspection import (
     NOT_LOOKED_INTO,
+    ON_THE_HEAP,
+    counts_changes,
     elements_of,
     has_attributes,
     is_known,
     is_ours,
+    is_users,
+    keeps_own_guards,
+    keeps_to_itself,
     known_in,
     of_the_package,
+    shared_sources,
+    unfollowed_code,
+    values_of_cells,
 )
 from everygrad._jit.locations import Locations
-from everygrad.core.tensor import Tensor
 from everygrad.errors import TraceError
 
-_HARMLESS: frozenset[Any] = frozenset(
-    (isinstance, issubclass, id, callable, print, range, super, object, repr, hash)
-)
+_HARMLESS: frozenset[Any] = frozenset((id, print, range, super, object))
+_ASKING: frozenset[Any] = frozenset((isinstance, issubclass, callable))
+# what tells how the process is set, without changing anything
+_SETTINGS = {
+    *("sys.getrecursionlimit", "sys.getswitchinterval", "posix.getcwd"),
+    *("numpy.geterr", "numpy.get_printoptions", "decimal.getcontext", "logging.getLogger"),
+    *("_locale.localeconv", "locale.getlocale", "threading.current_thread"),
+}
+_ENVIRONMENT: frozenset[Any] = frozenset((os.getenv, os.path.expandvars, os.path.expanduser))
+_INTO_NAMESPACES = (dir, inspect.getmembers, inspect.getattr_static)
+_THREADS = ("threading", "_thread", "concurrent.futures", "multiprocessing")
 _REFLECTION: frozenset[Any] = frozenset((getattr, hasattr, setattr, delattr))
 # These give the elements of containers, or compare them, and look into no object by themselves.
 _ITERATING: frozenset[Any] = frozenset(
@@ -69,13 +96,20 @@ class Reads(Locations):
         if known_in(callee, _HARMLESS):
             return UNKNOWN
         if callee is type and len(args) == 1 and args[0] is not UNKNOWN:
-            return (
-                self.some([type(one) for one in args[0]])
-                if isinstance(args[0], Some)
-                else type(args[0])
-            )
-        if callee is vars and len(args) == 1 and has_attributes(args[0]):
+            if isinstance(args[0], Some):
+                return self.some([type(one) for one in args[0]])
+            if has_attributes(args[0]) and not keeps_own_guards(args[0]):
+                self.attribute(args[0], "__class__")
+            return type(args[0])
+        if callee is vars and len(args) == 1 and args[0] is not UNKNOWN:
             return self.attribute(args[0], "__dict__")
+        if known_in(callee, _ASKING):
+            self.asked(callee, args)
+            return UNKNOWN
+        if callee in (eval, exec):
+            return UNKNOWN  # followed
+        if isinstance(callee, functools.partial):
+            return self.call(callee.func, [*callee.args, *args, *callee.keywords.values()])
         if callee is len and args:
             self.length(args[0])
             return UNKNOWN
@@ -87,8 +121,13 @@ class Reads(Locations):
         if isinstance(fn, FunctionType):
             if not is_ours(fn.__code__.co_filename):
                 return UNKNOWN  # followed
-        elif isinstance(fn, type) and isinstance(in_class(fn, "__init__"), FunctionType):
-            return UNKNOWN
+        elif isinstance(fn, type) and (init := in_class(fn, "__init__")) is not MISSING:
+            if isinstance(init, FunctionType) and not unfollowed_code(init):
+                if not of_the_package(fn):
+                    self.note(Attribute(f"{fn.__name__}()", fn, init, "__init__"), "__init__")
+                return UNKNOWN
+            if init is object.__init__ and in_class(fn, "__new__") is object.__new__:
+                return New(fn)
         return self.unfollowed(callee, args)
 
     def unfollowed(self, callee: Any, args: Sequence[Any]) -> Any:
@@ -96,7 +135,20 @@ class Reads(Locations):
         of it back, or something of the same kind."""
         owner = getattr(callee, "__self__", None)
         if isinstance(owner, ContextVar) and callee.__name__ == "get":
-            return self.note(Variable(f"{owner.name}.get()", owner, owner.get(MISSING)), "variable")
+            return self.variable(owner)
+        for one in args:
+            if isinstance(one, ContextVar):
+                self.variable(one)
+        self.check_threads(callee, owner, args)
+        if isinstance(callee, MethodType) and isinstance(
+            callee.__func__, functools._lru_cache_wrapper
+        ):
+            callee, args = callee.__func__, [owner, *args]
+        name = f"{getattr(callee, '__module__', '')}.{getattr(callee, '__name__', '')}"
+        if name in _SETTINGS and all(map(is_plain, args)):
+            return self.answer(f"{name}()", callee, args)
+        if callee in _INTO_NAMESPACES and args and isinstance(args[0], ModuleType | type):
+            args = [self.attribute(args[0], "__dict__")]
         if isinstance(callee, weakref.ref):
             self.mark(callee(), self.text_of(callee))
             return callee()
@@ -107,23 +159,70 @@ class Reads(Locations):
                 self.mark(one, self.text_of(callee))
         if isinstance(callee, operator.attrgetter) and args:
             return self.some([self.path(args[0], path) for path in callee.__reduce__()[1]])
+        if callee is operator.attrgetter and all(type(a) is str for a in args):
+            return operator.attrgetter(*args)
         if callee in (importlib.import_module, __import__) and args and type(args[0]) is str:
             return Imported(args[0] if callee is importlib.import_module else args[0].split(".")[0])
-        if callee is os.getenv:
+        if known_in(callee, _ENVIRONMENT):
             self.mark(os.environ, "os.environ")
             owner = os.environ
         if known_in(callee, _ITERATING):
             self.consumed(*args, objects=False)
         else:
             self.consumed(*args)
-            if not isinstance(owner, ModuleType | type):
+            if any(owner is one for one in shared_sources()):
+                self.mark(owner, f"{type(owner).__module__}.{callee.__name__}()")
+            if not isinstance(callee, NOT_LOOKED_INTO):
+                self.consumed(callee)
+            sets_mode = counts_changes(owner) and callee.__name__ in ("train", "eval")
+            if not isinstance(owner, ModuleType | type) and not sets_mode:
                 self.consumed(owner)
+            if unfollowed_code(callee) and not keeps_to_itself(callee):
+                self.consumed(*values_of_cells(callee))
         if of_the_package(type(callee)) or str(getattr(callee, "__module__", "")).startswith(
             "everygrad"
         ):
             return UNKNOWN  # a tensor
-        given = [owner, *args, *(x for a in args for x in elements_of(a))]
-        return self.some([x for x in given if not isinstance(x, (*NOT_LOOKED_INTO, Tensor))])
+        return self.given_back(owner, *args)
+
+    def asked(self, callee: Any, args: Sequence[Any]) -> None:
+        """isinstance(held, kinds) and its relatives, of which the answer is a guard."""
+        if not args or any(a is UNKNOWN or isinstance(a, New | Made | Fresh) for a in args):
+            return
+        for held in args[0] if isinstance(args[0], Some) else args[:1]:
+            if not (has_attributes(held) or isinstance(held, type)) or keeps_own_guards(held):
+                continue
+            if isinstance(held, type) and not held.__flags__ & ON_THE_HEAP:
+                continue
+            if not self.is_outside(held) and not isinstance(held, type):
+                continue
+            self.answer(f"{callee.__name__}({self.text_of(held)})", callee, [held, *args[1:]])
+
+    def answer(self, text: str, callee: Any, args: Sequence[Any]) -> Any:
+        try:
+            value = callee(*args)
+        except Exception:  # the instruction itself is about to raise it
+            return UNKNOWN
+        guard = Answer(text, (callee, *args), value)
+        kept = self.guards.setdefault((Answer, callee, *map(id, args)), guard)
+        self.mark(kept.value, text)
+        return kept.value
+
+    def check_threads(self, callee: Any, owner: Any, args: Sequence[Any]) -> None:
+        """Refuse to give work to another thread or process, which nobody follows."""
+        kinds = (*type(owner).__mro__, *(callee.__mro__ if isinstance(callee, type) else ()))
+        places = [k.__module__ for k in kinds] + [str(getattr(callee, "__module__", ""))]
+        if not any(place.startswith(_THREADS) for place in places):
+            return
+        work = [*args, getattr(owner, "_target", None)]
+        if getattr(callee, "__name__", "") == "start":
+            work.append(getattr(type(owner), "run", None))
+        if any(map(is_users, work)):
+            raise TraceError(
+                "jit: the function gives work to another thread or process "
+                f"({self.text_of(callee)}), where nobody sees what it reads and computes; do that "
+                f"outside, and pass what comes of it as an argument"
+            )
 
     def path(self, held: Any, path: str) -> Any:
         for name in path.split("."):
@@ -157,6 +256,14 @@ class Reads(Locations):
         self.consumed(*args)
         return self.some(elements_of(held))
 
+    def note_imports(self) -> None:
+        """Which module a name stands for, or that there is none."""
+        for name in self.imported:
+            module = sys.modules.get(name, MISSING)
+            file = getattr(module, "__file__", None)
+            if name not in sys.builtin_module_names and not (file and is_ours(file)):
+                self.note(Item(f"the module {name}", sys.modules, module, name), (str, name))
+
     # --- the end ---------------------------------------------------------------------------------
 
     def finish(self, result: Any) -> tuple[list[Guard], bool]:
@@ -165,6 +272,7 @@ class Reads(Locations):
         self.guarded(self.consumed, result)
         if self.failed is not None:
             raise self.failed
+        self.guarded(self.note_imports)
         guards = list(self.guards.values())
         changed = [g for g in guards if not g.holds()]
         for guard in changed:

@@ -18,22 +18,40 @@ from everygrad.tools import profile
 from tests.support.checks import values
 
 
-def in_another_thread(work: Callable[[], None]) -> None:
-    """Run it there, now, and raise here what it raises."""
-    failed: list[BaseException] = []
+class AnotherThread:
+    """Works in a thread of its own, whenever it is called; by locks alone, since a function that is
+    traced may start no thread."""
 
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            failed.append(error)
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work = work
+        self.failed: list[BaseException] = []
+        self.over = False
+        self.go, self.done = threading.Lock(), threading.Lock()
+        self.go.acquire()
+        self.done.acquire()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join(60)
-    assert not thread.is_alive()
-    if failed:
-        raise failed[0]
+    def run(self) -> None:
+        while self.go.acquire() and not self.over:
+            try:
+                self.work()
+            except BaseException as error:
+                self.failed.append(error)
+            self.done.release()
+
+    def __call__(self) -> None:
+        self.go.release()
+        assert self.done.acquire(timeout=60)
+
+    def end(self) -> None:
+        """Stop, and raise here what was raised there."""
+        self.over = True
+        self.go.release()
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+        for error in self.failed:
+            raise error
 
 
 def state_of(tensors: list[Tensor]) -> list[Any]:
@@ -64,17 +82,20 @@ def test_a_tensor_that_another_thread_captures_keeps_its_payload() -> None:
         np.testing.assert_array_equal(values(w.grad), 2 * values(w.detach()))
         looked += 1
 
+    elsewhere = AnotherThread(look)
+
     def step() -> Tensor:
         loss = model(x).sum()
-        in_another_thread(look)  # the statistics have new values, in the trace alone
+        elsewhere()  # the statistics have new values, in the trace alone
         opt.zero_grad()
         loss.backward()
-        in_another_thread(look)
+        elsewhere()
         opt.step()
-        in_another_thread(look)
+        elsewhere()
         return loss
 
     eg.jit(step).lower()
+    elsewhere.end()
     assert looked == 3
     for a, b in zip(state_of(held), before, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -123,8 +144,10 @@ def test_what_one_thread_watches_does_not_slow_another(kind: str) -> None:
         assert type((w * 2)._data) is np.ndarray
         looked += 1
 
+    elsewhere = AnotherThread(look)
+
     def inside() -> Tensor:
-        in_another_thread(look)
+        elsewhere()
         return w + 1.0
 
     contexts: dict[str, Any] = {
@@ -135,5 +158,6 @@ def test_what_one_thread_watches_does_not_slow_another(kind: str) -> None:
     }
     with contexts[kind]:
         (eg.jit(inside) if kind == "jit" else inside)()
+    elsewhere.end()
     assert looked == 1
     assert fast_limit() == limit
