@@ -222,9 +222,9 @@ class Contents(Follower):
                 self.content(one)
             return
         if not isinstance(held, ITERATED):
-            if not isinstance(in_class(type(held), "__iter__"), FunctionType) or unfollowed_code(
-                in_class(type(held), "__iter__")
-            ):
+            ways = [in_class(type(held), name) for name in ("__iter__", "__getitem__")]
+            followed = any(isinstance(w, FunctionType) and not unfollowed_code(w) for w in ways)
+            if ways != [MISSING, MISSING] and not followed:
                 self.consumed(held)
             return
         if text is None and not self.is_outside(held):
@@ -329,7 +329,9 @@ class Contents(Follower):
         """Whether something from outside may be reached through a value."""
         if value is UNKNOWN:
             return False
-        return self.is_outside(value) or isinstance(value, (*ITERATED, *BOUND, functools.partial))
+        return self.is_outside(value) or isinstance(
+            value, (*ITERATED, *BOUND, functools.partial, Space)
+        )
 
     def parts(self, held: Any) -> list[Any]:
         """What a container or an object holds; all of it is guarded now, if it is from outside."""

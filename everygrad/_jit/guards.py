@@ -9,7 +9,6 @@ by one, what it was and is.
 from __future__ import annotations
 
 import gc
-import pickle
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -265,7 +264,7 @@ class Array(Guard):
         return self.held
 
     def holds(self) -> bool:
-        a, b = self.held, self.value
+        a, b = np.asarray(self.held), self.value  # of a masked one, what is under the mask too
         return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
     def changed_by_the_function(self) -> bool:
@@ -441,8 +440,14 @@ def state_of(source: Any) -> Any:
     if isinstance(source, random.Random):
         return source.getstate()
     if hasattr(source, "get_state"):  # RandomState
-        return pickle.dumps(source.get_state(legacy=False))
-    return pickle.dumps(getattr(source, "bit_generator", source).state)
+        return _numbers_of(source.get_state(legacy=False))
+    return _numbers_of(getattr(source, "bit_generator", source).state)
+
+
+def _numbers_of(state: Any) -> Any:
+    if isinstance(state, dict):
+        return tuple(_numbers_of(value) for value in state.values())
+    return state.tobytes() if isinstance(state, np.ndarray) else state
 
 
 def foreign_values(held: Any) -> Any:

@@ -155,7 +155,9 @@ class Locations(Contents):
 
     def module_attribute(self, module: ModuleType, name: str) -> Any:
         value = vars(module).get(name, UNKNOWN)
-        file = getattr(module, "__file__", None) or "<frozen "
+        origin = getattr(getattr(module, "__spec__", None), "origin", None)
+        built_in = "<frozen " if origin in ("built-in", "frozen") else ""
+        file = getattr(module, "__file__", None) or built_in
         if name == "__dict__":
             self.mark(vars(module), f"{module.__name__}.__dict__")
             return vars(module)

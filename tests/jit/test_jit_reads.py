@@ -10,11 +10,16 @@ import gc
 import logging
 import math
 import os
+import random
 import subprocess
 import sys
+import threading
+import time
 import types
+import warnings
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +32,27 @@ from torch.utils.weak import WeakIdKeyDictionary
 import everygrad as eg
 from everygrad import nn, optim
 from everygrad._jit.bytecode import FrameReader
+from everygrad._jit.jit import Jitted
 from everygrad.errors import TraceError
 from tests.support.checks import values
-from tests.support.reads import by_classes, by_names, by_objects, by_syntax
+from tests.support.reads import (
+    by_classes,
+    by_libraries,
+    by_names,
+    by_objects,
+    by_reflection,
+    by_syntax,
+)
 from tests.support.reads.by_names import Case
 from tests.support.reads.by_objects import Plain, WithScale
 
 CASES = [
     fn
-    for module in (by_names, by_objects, by_classes, by_syntax)
+    for module in (by_names, by_objects, by_classes, by_syntax, by_reflection, by_libraries)
     for fn in vars(module).values()
-    if isinstance(fn, types.FunctionType) and fn.__annotations__.get("return") == "Case"
+    if isinstance(fn, types.FunctionType)
+    and fn.__name__[0] != "_"
+    and fn.__annotations__.get("return") == "Case"
 ]
 
 
@@ -45,7 +60,7 @@ CASES = [
 def test_a_change_of_what_was_read_is_seen(case: Callable[[], Case]) -> None:
     fn, change = case()
     plain = getattr(fn, "jitted", fn)
-    plain = getattr(plain, "uncompiled", plain)
+    plain = plain.uncompiled if isinstance(plain, Jitted) else plain
     bound = getattr(fn, "instance", None)
     compiled = fn if bound is not None or hasattr(fn, "compiled") else eg.jit(fn)
     x = eg.tensor([1.0, 2.0, 3.0])
@@ -67,7 +82,7 @@ def test_a_change_of_what_was_read_is_seen(case: Callable[[], Case]) -> None:
 
 
 def test_enough_cases() -> None:
-    assert len(CASES) > 180
+    assert len(CASES) > 260
 
 
 @pytest.mark.parametrize("before", [0.0, -0.0, 1, 1.0, True, math.nan, 2 + 0j, "a", None])
@@ -255,6 +270,70 @@ def test_going_on_with_an_iterator_from_outside_is_refused() -> None:
         refused("an iterator from outside", lambda x, it=it: x * float(len([next(it)])), x)
         refused("an iterator from outside", lambda x, it=it: x * len([*it]), x)
         refused("an iterator from outside", lambda x, it=it: x * sum(1 for _ in it), x)
+
+
+def test_random_numbers_that_are_not_ours_are_refused() -> None:
+    """A replay would draw none; a source that the function makes gives the same each time."""
+    own, numpys, x = random.Random(0), np.random.default_rng(0), eg.ones((2,))
+    old, shuffled = np.random.RandomState(0), [1.0, 2.0]
+    refused(r"draws random numbers from own", lambda x: x * own.random(), x)
+    refused(r"draws random numbers from numpys", lambda x: x * numpys.random(), x)
+    refused(r"draws random numbers from old", lambda x: x * old.rand(), x)
+    refused(r"draws random numbers from random", lambda x: x * random.random(), x)
+    refused(r"draws random numbers from numpy", lambda x: x * np.random.rand(), x)
+    refused("random numbers", lambda x: x * random.choice(shuffled), x)
+    f = eg.jit(lambda x: x * random.Random(3).random() * np.random.default_rng(3).random())
+    assert values(f(x)).tolist() == values(f(x)).tolist()
+
+
+def test_work_for_another_thread_is_refused() -> None:
+    d, x = {"k": 2.0}, eg.ones((2,))
+
+    def starts(x: Any) -> Any:
+        thread = threading.Thread(target=lambda: d["k"])
+        thread.start()
+        return x
+
+    with ThreadPoolExecutor(1) as pool:
+        refused("another thread", starts, x)
+        refused("another thread", lambda x: x * pool.submit(lambda: d["k"]).result(), x)
+        refused("another thread", lambda x: x * sum(pool.map(lambda k: d[k], ["k"])), x)
+
+
+def test_what_changes_nothing_is_not_refused() -> None:
+    """Messages, locks, clocks, warnings and hints of libraries are no part of the result."""
+    log, lock, event = logging.getLogger("everygrad.tests"), threading.Lock(), threading.Event()
+
+    def f(x: Any) -> Any:
+        log.info("of %s", x.shape)
+        if log.isEnabledFor(logging.DEBUG):
+            x = x * 1.0
+        print("", end="")
+        sys.stdout.write("")
+        time.perf_counter()
+        with lock, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.warn("nothing", stacklevel=1)
+        return x * (2.0 if not event.is_set() else 3.0)
+
+    g = eg.jit(f)
+    for _ in range(3):
+        assert values(g(eg.ones((2,)))).tolist() == [2.0, 2.0]
+    assert g.count == 1
+
+
+def test_equal_values_are_compared_once() -> None:
+    """Numbers that are computed anew for each call are other objects: they are taken for what is
+    expected, and found at once in the next call."""
+    d: dict[str, Any] = {"k": 2.0, "list": [1.0]}
+    f = eg.jit(lambda x: x * d["k"] * sum(d["list"]))
+    f(eg.ones((2,)))
+    guards = f.latest.record.guards
+    d["k"], d["list"][0] = float("2.0"), float("1.0")
+    assert not guards.hold()
+    f(eg.ones((2,)))
+    assert guards.hold()
+    assert f.count == 1
 
 
 def test_an_interpreter_that_tells_of_no_instruction_is_refused(monkeypatch: Any) -> None:

@@ -28,6 +28,41 @@ def leaf(*data: float) -> eg.Tensor:
 # --- every optimiser -----------------------------------------------------------------------------
 
 
+_CHANGES: dict[str, Callable[[Any], Any]] = {
+    "the state is dropped": lambda opt: opt.state.clear(),
+    "a state is emptied": lambda opt: [held.clear() for held in opt.state.values()],
+    "a setting by update": lambda opt: opt.param_groups[0].update(lr=0.02),
+    "a setting by a dict": lambda opt: opt.param_groups[0].update({"lr": 0.02}),
+    "a setting switched on": lambda opt: opt.param_groups[0].update(
+        {k: True for k in ("amsgrad", "nesterov") if opt.param_groups[0].get(k) is False}
+    ),
+}
+
+
+@pytest.mark.parametrize("change", _CHANGES)
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adamax"])
+def test_a_compiled_step_sees_every_change_of_an_optimiser(name: str, change: str) -> None:
+    settings = {"lr": 0.1, **({"momentum": 0.9} if name == "SGD" else {})}
+    runs = []
+    for compiled in (False, True):
+        w = leaf(11.0, 12.0, 13.0)
+        opt = getattr(optim, name)([w], **settings)
+
+        def step(w: Any = w, opt: Any = opt) -> Any:
+            opt.zero_grad()
+            (w * w).sum().backward()
+            opt.step()
+            return w.detach() * 1.0
+
+        run, seen = eg.jit(step) if compiled else step, []
+        for i in range(7):
+            if i in (3, 4, 6):
+                _CHANGES[change](opt)
+            seen.append(run().numpy())
+        runs.append(np.stack(seen))
+    np.testing.assert_allclose(runs[1], runs[0], rtol=1e-5, atol=1e-5)
+
+
 @each
 def test_switches_are_taken_and_change_nothing(name: str, settings: dict[str, Any]) -> None:
     start, grads = values(name, 2)
