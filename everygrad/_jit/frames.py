@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 from everygrad._jit.bytecode import UNKNOWN, FrameReader, Plan
-from everygrad._jit.inspection import has_attributes, is_installed, is_ours
+from everygrad._jit.inspection import has_attributes, is_code_of, is_installed, is_ours, slots_of
 from everygrad._jit.instructions import plan_of
 from everygrad.backends.base import open_now
 from everygrad.core.scopes import Scope
@@ -171,10 +171,21 @@ class Follower:
             if id(made) not in self.outside:
                 self.inside[id(made)] = made
         elif reader is None:
+            self.mark_partials(frame.f_back, code)
             for name in names:
                 held = frame.f_locals.get(name)
                 if has_attributes(held) and id(held) not in self.inside:
                     self.mark(held, name)
+
+    def mark_partials(self, caller: FrameType | None, code: CodeType) -> None:
+        """What a partial gives a function is from outside, though code that is not followed calls
+        it, such as a hook."""
+        held = list(caller.f_locals.values()) if caller is not None else []
+        held += [x for one in held if has_attributes(one) for x in vars(one).values()]
+        held += [getattr(one, name, None) for one in held for name in slots_of(type(one))]
+        for one in held:
+            if isinstance(one, functools.partial) and is_code_of(one.func, code):
+                self.mark(one, "a partial")
 
     def returned(self, frame: FrameType, value: Any) -> None:
         """The result of a followed function is what its caller goes on with, or may be."""

@@ -8,7 +8,14 @@ import sys
 import sysconfig
 from collections import deque
 from enum import Enum
-from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
@@ -118,6 +125,12 @@ def shared_sources() -> list[Any]:
     names = (("random", "_inst"), ("numpy.random.mtrand", "_rand"))
     found = [getattr(sys.modules.get(module), name, None) for module, name in names]
     return [source for source in found if source is not None]
+
+
+def is_code_of(fn: Any, code: CodeType) -> bool:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return getattr(getattr(fn, "__func__", fn), "__code__", None) is code
 
 
 def unfollowed_code(fn: Any) -> bool:

@@ -16,7 +16,7 @@ from numpy import ndarray
 
 from everygrad._jit.buffers import Buffer, BufferFunction, compile_buffers
 from everygrad._jit.entry import Entry
-from everygrad._jit.inspection import keeps_own_guards
+from everygrad._jit.inspection import has_attributes, keeps_own_guards
 from everygrad._jit.lowered import Lowered
 from everygrad._jit.record import trace
 from everygrad._jit.trace import Elsewhere, is_array, part_of
@@ -267,6 +267,14 @@ def _watched() -> bool:
 def _static(leaf: Any) -> Any:
     """A Python value as part of the key: plain ones by value, 1, 1.0 and True apart, 0.0 and -0.0
     too; others by identity, and kept alive by it."""
+    if isinstance(leaf, slice | range):
+        return (type(leaf), *map(_static, (leaf.start, leaf.stop, leaf.step)))
+    if type(leaf) is frozenset:
+        return (frozenset, frozenset(map(_static, leaf)))
+    if isinstance(leaf, np.generic) and not isinstance(leaf, np.void):
+        return (leaf.dtype, leaf.tobytes())
+    if has_attributes(leaf):  # of a kind of number that has attributes of its own, they count too
+        return _Same(leaf)
     if isinstance(leaf, float | complex):
         return (type(leaf), repr(leaf))
     if isinstance(leaf, np.ndarray | set | bytearray):

@@ -43,6 +43,7 @@ from everygrad._jit.guards import (
 from everygrad._jit.inspection import (
     ON_THE_HEAP,
     PACKAGE,
+    belongs_to_library,
     counts_changes,
     has_attributes,
     hashable,
@@ -53,6 +54,7 @@ from everygrad._jit.inspection import (
     of_the_package,
     overrides,
     shown,
+    unfollowed_code,
 )
 from everygrad.core.config import Config
 from everygrad.core.tensor import Tensor
@@ -182,7 +184,9 @@ class Locations(Contents):
                 if kind.__flags__ & ON_THE_HEAP and not of_the_package(kind):
                     self.note(Attribute(f"{kind.__name__}.{name}", kind, value, name), name)
                 return value
-            if not of_the_package(kind) and in_class(type(kind), name) is MISSING:
+            if not of_the_package(kind) and in_class(type(kind), name) is in_class(
+                type(kind), "__getattr__"
+            ):
                 self.note(Attribute(f"{kind.__name__}.{name}", kind, MISSING, name), name)
             return UNKNOWN if type(kind) is type else self.own_attribute(kind, name)
         if isinstance(raw, staticmethod | classmethod) or not hasattr(type(raw), "__get__"):
@@ -258,6 +262,9 @@ class Locations(Contents):
             self.property_code = getattr(raw.fget, "__code__", None)
             if isinstance(raw.fget, FunctionType):
                 self.mark(raw.fget, text)
+            if outside and unfollowed_code(raw.fget) and belongs_to_library(kind):
+                self.consumed(held)
+                return self.given_back(held)
             self.descriptor(kind, name, raw)
             if outside and not counts_changes(held) and held.__class__ is kind:
                 self.note(Attribute(text, held, kind, "__class__"), "__class__")

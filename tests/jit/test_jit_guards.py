@@ -271,3 +271,45 @@ def test_draws_come_from_the_stream_of_the_call(inside: bool) -> None:
         np.testing.assert_array_equal(got.numpy(), eg.rand((2,), generator=expected).numpy())
         np.testing.assert_array_equal(source.get_state(), expected.get_state())
     assert compiled.count == (1 if inside else 3)
+
+
+class Number(float):
+    """A number with an attribute, which counts too."""
+
+    def __new__(cls, value: float, scale: float) -> Number:
+        made = super().__new__(cls, value)
+        made.scale = scale
+        return made
+
+    scale: float
+
+
+@pytest.mark.parametrize(
+    ("first", "equal", "other"),
+    [
+        (slice(0, 2), slice(0, 2), slice(0, 1)),
+        (range(2), range(2), range(3)),
+        (frozenset({1, 2}), frozenset({2, 1}), frozenset({1})),
+        (frozenset({1}), frozenset({1}), frozenset({True})),
+        (np.float32(2), np.float32(2), np.float64(2)),
+        (np.float32(0.0), np.float32(0.0), np.float32(-0.0)),
+        ((1, {"k": 2.0}), (1, {"k": 2.0}), (1, {"k": 2})),
+        (eg.float32, eg.float32, eg.float64),
+    ],
+    ids=repr,
+)
+def test_equal_arguments_are_one_kind_of_call(first: Any, equal: Any, other: Any) -> None:
+    f = eg.jit(lambda x, a: x * 2.0)
+    x = ones(3)
+    for given, count in ((first, 1), (equal, 1), (other, 2), (copy.copy(first), 2)):
+        f(x, given)
+        assert f.count == count
+
+
+def test_arguments_with_attributes_are_told_apart_by_them() -> None:
+    f = eg.jit(lambda x, a: x * float(a) * a.scale)
+    for scale in (2.0, 3.0):
+        a = Number(1.0, scale)
+        close(f(ones(2), a), ones(2) * scale, 0)
+        a.scale = 5.0
+        close(f(ones(2), a), ones(2) * 5.0, 0)

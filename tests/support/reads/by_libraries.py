@@ -268,6 +268,26 @@ def an_attribute_of_a_data_set() -> Case:
     return lambda x: x * d.k, lambda v: setattr(d, "k", v)
 
 
+def what_a_partial_gives_a_hook() -> Case:
+    d = {"k": 2.0}
+    m = nn.Identity()
+    m.register_forward_hook(functools.partial(lambda c, *args: args[2] * c["k"], d))
+    return lambda x: m(x), lambda v: d.__setitem__("k", v)
+
+
+def what_a_partial_gives_a_hook_of_a_tensor() -> Case:
+    d = [2.0]
+    w = eg.ones((3,)).requires_grad_()
+    w.register_hook(functools.partial(lambda c, g: g * c[0], d))
+
+    def f(x: Any) -> Any:
+        w.grad = None
+        (w * x).sum().backward()
+        return w.grad * 1.0
+
+    return f, lambda v: d.__setitem__(0, v)
+
+
 def settings_of_a_group_by_update() -> Case:
     w = eg.ones((3,)).requires_grad_()
     opt = optim.SGD([w], lr=0.1)
