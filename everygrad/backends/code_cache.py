@@ -13,6 +13,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from everygrad.core.config import config
@@ -44,12 +45,9 @@ class CodeCache:
         """Register an item, or update its size. `drop` must hold neither the item nor its cache's
         owner."""
         key = id(thing)
-
-        def gone(ref: Any) -> None:
-            found = self._items.get(key)
-            if found is not None and found.thing is ref:
-                del self._items[key]
-
+        # native, with the reference for pop's default: what a signal handler raises in a callback
+        # written in Python, such as Ctrl-C, is lost
+        gone = partial(self._items.pop, key)
         thing.recent = True
         with self._lock:
             self._items.pop(key, None)
