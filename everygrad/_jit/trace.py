@@ -323,7 +323,10 @@ class Tracer:
 
     def met(self, module: Any) -> None:
         """A module is about to run: what it does depends on its attributes and hooks."""
-        if id(module) not in self.modules:
+        if id(module) in self.modules:
+            return
+        one = next(iter(module.parameters()), None)
+        if one is None or not isinstance(one._data, Traced):  # or it was made inside, for one call
             self.modules[id(module)] = (module, module.fingerprint())
 
     def depends(self, *things: Any) -> None:

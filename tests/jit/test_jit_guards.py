@@ -313,3 +313,30 @@ def test_arguments_with_attributes_are_told_apart_by_them() -> None:
         close(f(ones(2), a), ones(2) * scale, 0)
         a.scale = 5.0
         close(f(ones(2), a), ones(2) * 5.0, 0)
+
+
+def test_a_module_may_be_made_inside() -> None:
+    """For one call, and nobody keeps it: what it is made of is made anew in each."""
+    f = eg.jit(lambda x: eg.nn.Sequential(eg.nn.LayerNorm(3), eg.nn.ReLU())(x).sum())
+    x = eg.tensor([[1.0, 2.0, 6.0]])
+    for _ in range(3):
+        close(f(x), eg.relu(eg.nn.LayerNorm(3)(x)).sum(), 1e-6)
+    assert f.count == 1
+
+
+def test_a_module_made_when_it_is_first_needed_is_kept() -> None:
+    made: dict[str, Any] = {}
+
+    def f(x: Any) -> Any:
+        if "norm" not in made:
+            made["norm"] = eg.nn.LayerNorm(3)
+        return made["norm"](x)
+
+    g, x = eg.jit(f), eg.tensor([[1.0, 2.0, 6.0]])
+    for _ in range(3):
+        close(g(x), eg.nn.LayerNorm(3)(x), 1e-6)
+    with eg.no_grad():
+        made["norm"].weight[...] = 2.0
+    close(g(x), eg.nn.LayerNorm(3)(x) * 2.0, 1e-6)
+    made["norm"] = eg.nn.LayerNorm(3, eps=1.0)
+    close(g(x), eg.nn.LayerNorm(3, eps=1.0)(x), 1e-6)
