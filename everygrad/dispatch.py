@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
-from functools import wraps
 from types import CodeType
 from typing import Any
 
@@ -25,6 +24,7 @@ from everygrad.autograd.modes import CAREFUL, anomaly_enabled, no_grad, recordin
 from everygrad.autograd.saved_tensor_hooks import recorder
 from everygrad.backends import base
 from everygrad.compiler.expr import Expr
+from everygrad.core import fast_calls
 from everygrad.core.context import fast_limit, intercepted, profiling, tracing, watcher
 from everygrad.core.op import ElementwiseOp, Op
 from everygrad.core.operand_names import ABSENT, in_one_word, missing_operand, power, scaled
@@ -323,10 +323,19 @@ def unary(op: ElementwiseOp) -> Callable[[Any], Any]:
     fast64: Any
     keep_x, keep_out = op.keeps[1], op.keeps[0]
     constant = op.constant
+    native: Any = None
+    heat = fast_calls.Heat()
 
     def call(x: Any = ABSENT, input: Any = None) -> Any:
+        nonlocal native
         if input is not None:
             return call(in_one_word(op.name, "x", x, "input", input))
+        if native is not None:
+            try:
+                if (t := native(x)) is not None:
+                    return t
+            except RuntimeWarning:  # raised by a filter: `apply` computes without warnings
+                return slow(x)
         try:
             a = x._data
             size = a.size
@@ -352,8 +361,10 @@ def unary(op: ElementwiseOp) -> Callable[[Any], Any]:
                     out = fast64(a)
                 else:
                     return slow(x)
-            except RuntimeWarning:  # raised by a filter: `apply` computes without warnings
+            except RuntimeWarning:
                 return slow(x)
+            if native is None and heat.is_hot():
+                native = fast_calls.forward(op)
         if type(out) is not ndarray:
             out = _as_array(out)
         t = Tensor()
@@ -404,6 +415,8 @@ def binary(op: ElementwiseOp, beside_none: bool | None = None) -> Callable[[Any,
         _KEEP_Y if keep == _KEEP_Y else keep for keep in op.keep_table[1:]
     )
     constant = op.constant
+    native: Any = None
+    heat = fast_calls.Heat()
 
     def call(
         x: Any = ABSENT,
@@ -413,11 +426,21 @@ def binary(op: ElementwiseOp, beside_none: bool | None = None) -> Callable[[Any,
         alpha: Any = None,
         exponent: Any = None,
     ) -> Any:
+        nonlocal native
         if input is not None or other is not None or alpha is not None or exponent is not None:
             x = x if input is None else in_one_word(op.name, "x", x, "input", input)
             y = y if other is None else in_one_word(op.name, "y", y, "other", other)
             y = y if exponent is None else power(op, y, exponent)
             return call(x, y if alpha is None else scaled(op, y, alpha))
+        if native is not None:
+            try:
+                if (t := native(x, y)) is not None:
+                    return t
+            except RuntimeWarning:  # raised by a filter: `apply` computes without warnings
+                return slow(x, y)
+            except ValueError:
+                op.explain((x, y), {})  # raises if the shapes do not broadcast
+                raise
         try:
             a = x._data
             b = y._data
@@ -446,11 +469,13 @@ def binary(op: ElementwiseOp, beside_none: bool | None = None) -> Callable[[Any,
                     out = fast64(a, b)
                 else:
                     return slow(x, y)
-            except RuntimeWarning:  # raised by a filter: `apply` computes without warnings
+            except RuntimeWarning:
                 return slow(x, y)
             except ValueError:
-                op.explain((x, y), {})  # raises if the shapes do not broadcast
+                op.explain((x, y), {})
                 raise
+            if native is None and heat.is_hot():
+                native = fast_calls.forward(op)
         if type(out) is not ndarray:
             out = _as_array(out)
         t = Tensor()
@@ -512,75 +537,5 @@ def binary(op: ElementwiseOp, beside_none: bool | None = None) -> Callable[[Any,
             if type(x) in _UNWIDENING and isinstance(y, Tensor) and y._data.dtype in op.floats:
                 return apply(op, as_tensor(x, y, y.dtype), y)
         return apply(op, *op.promote(x, y))
-
-    return call
-
-
-def rows(op: Op, careful: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of an op along one axis, by default the last: small arrays go straight to the
-    kernel, everything else to `careful`, which takes what users may pass."""
-    kernel: Callable[[Any], Any] | None = None
-
-    @wraps(careful)
-    def call(x: Any = ABSENT, axis: Any = -1, **names: Any) -> Any:
-        try:
-            a = x._data
-            small = 0 < a.size <= fast_limit()
-        except (AttributeError, TypeError):  # no tensor, or a payload that this path is not for
-            return careful(axis=axis, **names) if x is ABSENT else careful(x, axis, **names)
-        last = len(a.shape) - 1
-        if (
-            not small
-            or names
-            or type(axis) is not int
-            or (axis != -1 and axis != last)
-            or last < 0
-            or (a.dtype is not F32 and a.dtype is not F64)
-            or op.name not in CPU.kernels
-        ):
-            return careful(x, axis, **names)
-        nonlocal kernel
-        if kernel is None:
-            kernel = CPU.small_rows(op.name)
-        out = kernel(a)
-        return careful(x, axis) if out is None else record(op, (x,), out, {"axis": last})
-
-    return call
-
-
-def scaled_rows(op: Op, careful: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of an op of rows along the last axis, a scale and a shift of each place in them:
-    small arrays go straight to the op, everything else to `careful`."""
-
-    @wraps(careful)
-    def call(
-        x: Any = ABSENT,
-        normalized_shape: Any = ABSENT,
-        weight: Any = None,
-        bias: Any = None,
-        eps: Any = 1e-5,
-        **names: Any,
-    ) -> Any:
-        try:
-            a, w, b = x._data, weight._data, bias._data
-            small = 0 < a.size <= fast_limit() and a.shape[-1:] == w.shape
-        except (AttributeError, TypeError):  # no tensors, or payloads that this path is not for
-            small = False
-        if (
-            small
-            and not names
-            and type(eps) is float
-            and type(normalized_shape) is tuple
-            and normalized_shape == w.shape == b.shape
-            and ((dtype := a.dtype) is F32 or dtype is F64)
-            and dtype is w.dtype is b.dtype
-        ):
-            return apply(op, x, weight, bias, axes=(len(a.shape) - 1,), eps=eps)
-        if x is not ABSENT and normalized_shape is not ABSENT:
-            return careful(x, normalized_shape, weight, bias, eps, **names)
-        for name, value in (("x", x), ("normalized_shape", normalized_shape)):
-            if value is not ABSENT:
-                names[name] = value
-        return careful(weight=weight, bias=bias, eps=eps, **names)
 
     return call

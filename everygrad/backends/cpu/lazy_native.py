@@ -49,6 +49,14 @@ def kernel(module: str, name: str) -> Any:
 
 
 @cache
+def fast_calls() -> Any:
+    """The module for the fast path of dispatch as native code; None where there is none."""
+    if not import_module("everygrad.backends.cpu.llvm.cpython").is_available():
+        return None
+    return import_module("everygrad.backends.cpu.runtime.fast_calls")
+
+
+@cache
 def small_rows(name: str) -> Any:
     """The kernel of an op on the rows of one small array; None for an array it does not serve."""
     return import_module("everygrad.backends.cpu.fused.row_kernels").SMALL_ROWS[name].one

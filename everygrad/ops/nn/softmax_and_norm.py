@@ -11,7 +11,7 @@ from everygrad.amp.policy import policy, whole
 from everygrad.core import shapes
 from everygrad.core.context import intercepted, tracing
 from everygrad.core.tensor import Tensor
-from everygrad.dispatch import apply, rows, scaled_rows
+from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, DtypeError, OutOfRangeError, ShapeError
 from everygrad.ops.elementwise.basic import rsqrt, where
 from everygrad.ops.elementwise.math import exp, log
@@ -21,6 +21,7 @@ from everygrad.ops.record import samples as s
 from everygrad.ops.record.arguments import taking
 from everygrad.ops.record.families import Kernel, check_kind
 from everygrad.ops.record.keywords import cast_first, with_names
+from everygrad.ops.record.row_calls import rows, scaled_rows
 from everygrad.ops.record.spec import REGISTRY, Op, composite, refuse, register, same, sample
 from everygrad.ops.record.splits import other_axes
 

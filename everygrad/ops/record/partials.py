@@ -10,9 +10,12 @@ from numpy import ndarray
 
 from everygrad.compiler import expr
 from everygrad.compiler.expr import Expr
+from everygrad.core import fast_calls
 from everygrad.core.context import fast_limit, intercepted
+from everygrad.core.fast_calls import DTYPES
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import F32, F64, apply
+from everygrad.dtypes import bool_
 from everygrad.ops.record.polynomials import derivative, evaluate, is_polynomial, operations
 from everygrad.ops.record.spec import Op, Rule
 
@@ -108,6 +111,21 @@ class Partial:
             op.__dict__["vjp"] = fast_vjp(op)
         return op
 
+    def native(self) -> tuple[Any, ...] | None:
+        """What `fast_calls` asks of a compiled derivative; None for the gradient itself."""
+        if self.same or self.rule is None:
+            return None
+        assert self.fused is not None
+        fused, condition = self.fused, "condition" in self.rule.names
+        functions, programs = [], []
+        for np_dtype, dtype in DTYPES:
+            functions.append(fused.numpy_function(np_dtype, condition=condition))
+            inputs = [dtype] * (1 + len(self.needs))
+            if condition:
+                inputs[1] = bool_
+            programs.append(fused.program(inputs, {}))
+        return self.needs, functions, programs
+
     def on_saved(self, dtype: Any) -> Callable[[Any, Any], Any]:
         assert self.fused is not None
         assert self.rule is not None
@@ -150,6 +168,17 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
     """`op.vjp` with a fast path for small CPU arrays of one or two inputs, as dispatch has."""
     slow = op.partials[0].make.vjp
     first, second = op.partials[0], op.partials[-1]
+    heat = fast_calls.Heat()
+
+    def take_over() -> None:
+        """From now on the derivatives are native code, which calls what they were elsewhere."""
+        if any(part.rule is None for part in op.partials):
+            return
+        for part in op.partials:
+            part.compile()
+        made = fast_calls.backward([part.native() for part in op.partials], here)
+        if made is not None:
+            op.__dict__["vjp"] = made
 
     def one(node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         payload = g._data
@@ -174,11 +203,15 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
         t._data = out if type(out) is ndarray else np.asarray(out)
         t._node = None
         t._source = None
+        if heat.is_hot():
+            take_over()
         return (t,)
 
     def two(node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         px, py = node.parents
         if first.same and second.same:  # addition: the same in every mode, on every device
+            if heat.is_hot():
+                take_over()
             return (g if px is not None else None, g if py is not None else None)
         payload = g._data
         try:
@@ -217,6 +250,9 @@ def fast_vjp(op: Elementwise) -> Callable[[Any, Tensor, bool], Sequence[Any]]:
                 dy._source = None
         except RuntimeWarning:  # raised by a filter: the slow path computes without warnings
             return slow(op, node, g, create_graph)
+        if heat.is_hot():
+            take_over()
         return (dx, dy)
 
-    return one if len(op.inputs) == 1 else two
+    here = one if len(op.inputs) == 1 else two
+    return here

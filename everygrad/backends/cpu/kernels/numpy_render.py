@@ -190,10 +190,22 @@ def small(program: Program, arity: int) -> Callable[..., Any]:
     return made
 
 
+def _passes(program: Program) -> int:
+    return sum(inst.fn not in ("input", "const") for inst in program.insts)
+
+
+def most_by_numpy(program: Program) -> int:
+    """Up to how many elements `small` has NumPy compute a program of real numbers."""
+    passes, most = _passes(program), config.native_threshold
+    if passes < 2:
+        return most
+    return max(most // LEAST, int(KERNEL * most / passes - most / CALL))
+
+
 def _by_either(program: Program, by_numpy: Callable[..., Any]) -> Callable[..., Any]:
     """NumPy's function, or around it one that calls the kernel where that takes less time than
     NumPy's passes over the array, all together."""
-    passes = sum(inst.fn not in ("input", "const") for inst in program.insts)
+    passes = _passes(program)
     if passes < 2 or any(inst.dtype.is_complex for inst in program.insts):
         return by_numpy
     flat: Callable[..., Any] | None = None

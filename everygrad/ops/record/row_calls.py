@@ -1,0 +1,82 @@
+"""The functions of ops over rows, which have a way for small arrays of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from everygrad.core.context import fast_limit
+from everygrad.core.op import Op
+from everygrad.core.operand_names import ABSENT
+from everygrad.dispatch import CPU, F32, F64, apply, record
+
+
+def rows(op: Op, careful: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of an op along one axis, by default the last: small arrays go straight to the
+    kernel, everything else to `careful`, which takes what users may pass."""
+    kernel: Callable[[Any], Any] | None = None
+
+    @wraps(careful)
+    def call(x: Any = ABSENT, axis: Any = -1, **names: Any) -> Any:
+        try:
+            a = x._data
+            small = 0 < a.size <= fast_limit()
+        except (AttributeError, TypeError):  # no tensor, or a payload that this path is not for
+            return careful(axis=axis, **names) if x is ABSENT else careful(x, axis, **names)
+        last = len(a.shape) - 1
+        if (
+            not small
+            or names
+            or type(axis) is not int
+            or (axis != -1 and axis != last)
+            or last < 0
+            or (a.dtype is not F32 and a.dtype is not F64)
+            or op.name not in CPU.kernels
+        ):
+            return careful(x, axis, **names)
+        nonlocal kernel
+        if kernel is None:
+            kernel = CPU.small_rows(op.name)
+        out = kernel(a)
+        return careful(x, axis) if out is None else record(op, (x,), out, {"axis": last})
+
+    return call
+
+
+def scaled_rows(op: Op, careful: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of an op of rows along the last axis, a scale and a shift of each place in them:
+    small arrays go straight to the op, everything else to `careful`."""
+
+    @wraps(careful)
+    def call(
+        x: Any = ABSENT,
+        normalized_shape: Any = ABSENT,
+        weight: Any = None,
+        bias: Any = None,
+        eps: Any = 1e-5,
+        **names: Any,
+    ) -> Any:
+        try:
+            a, w, b = x._data, weight._data, bias._data
+            small = 0 < a.size <= fast_limit() and a.shape[-1:] == w.shape
+        except (AttributeError, TypeError):  # no tensors, or payloads that this path is not for
+            small = False
+        if (
+            small
+            and not names
+            and type(eps) is float
+            and type(normalized_shape) is tuple
+            and normalized_shape == w.shape == b.shape
+            and ((dtype := a.dtype) is F32 or dtype is F64)
+            and dtype is w.dtype is b.dtype
+        ):
+            return apply(op, x, weight, bias, axes=(len(a.shape) - 1,), eps=eps)
+        if x is not ABSENT and normalized_shape is not ABSENT:
+            return careful(x, normalized_shape, weight, bias, eps, **names)
+        for name, value in (("x", x), ("normalized_shape", normalized_shape)):
+            if value is not ABSENT:
+                names[name] = value
+        return careful(weight=weight, bias=bias, eps=eps, **names)
+
+    return call
