@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from types import CodeType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy import ndarray
@@ -179,6 +179,18 @@ def record(op: Op, inputs: tuple[Tensor, ...], payload: Any, params: dict[str, A
 
 def apply(op: Op, *inputs: Tensor, **params: Any) -> Tensor:
     """`op` on tensors that are already of the dtypes, and with the parameters, that it takes."""
+    global _native_apply
+    if _native_apply is not None:
+        try:
+            if (t := _native_apply(op, inputs, params)) is not None:
+                return cast("Tensor", t)
+        except EverygradError:
+            raise
+        except (ValueError, TypeError, IndexError):
+            op.explain(inputs, params)
+            raise
+    elif _heat.is_hot():
+        _native_apply = fast_calls.apply(CPU.kernels, record)
     watched = intercepted()
     if watched:
         if (chosen := policy()) is not None and not op.is_users:
@@ -202,6 +214,10 @@ def apply(op: Op, *inputs: Tensor, **params: Any) -> Tensor:
     if watched and (look := watcher.get()) is not None:
         look(op, inputs, out)
     return out
+
+
+_native_apply: Callable[..., Any] | None = None
+_heat = fast_calls.Heat()
 
 
 def update(op: Op, t: Tensor, *others: Tensor, **params: Any) -> None:

@@ -103,9 +103,9 @@ class Backend:
         CPU only, other devices' payloads have it."""
         raise NotImplementedError
 
-    def small_rows(self, name: str) -> Callable[[Any], Any]:
-        """The kernel of an op along the last axis of one small array, None for an array that it
-        does not serve: asked of the CPU only."""
+    def small_rows(self, name: str, eps: float | None = None) -> Callable[..., Any]:
+        """The kernel of an op along the last axis of small arrays, which gives None for arrays that
+        it does not serve: asked of the CPU only."""
         raise NotImplementedError
 
     def warm_up(self) -> None:

@@ -25,6 +25,10 @@ class Op(OpFacts):
         """The payloads that the derivative needs: (out, *inputs) with None for the others."""
         raise NotImplementedError
 
+    def kept(self, wanted: Sequence[bool]) -> tuple[bool, ...]:
+        """Which of (out, *inputs) `save` keeps where these inputs want a gradient."""
+        raise NotImplementedError
+
     def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         """The gradient of each input, None where none is wanted."""
         raise NotImplementedError

@@ -11,14 +11,23 @@ import numpy as np
 import pytest
 
 import everygrad as eg
+from everygrad import dispatch
 from everygrad.core import fast_calls
 from everygrad.core.context import fast_limit
 from everygrad.dispatch import binary, unary
-from everygrad.errors import GradientError, ShapeError
+from everygrad.errors import EverygradError, GradientError, ShapeError
 from everygrad.ops.record.families import Elementwise
 from everygrad.ops.record.partials import fast_vjp
 from everygrad.ops.record.spec import REGISTRY
-from tests.support.checks import BY_FAMILY
+from tests.support.checks import (
+    BY_FAMILY,
+    call,
+    few_samples_of,
+    function_of,
+    leaves_of,
+    map_sample,
+    to_tensor,
+)
 
 # the native code is called from here, not from the package, whose warnings are filtered
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")
@@ -251,3 +260,166 @@ def test_references(name: str) -> None:
     calls()
     after = [sys.getrefcount(held) for held in watched]
     assert all(abs(b - a) < 100 for a, b in zip(before, after, strict=True)), (before, after)
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_rows(name: str, dtype: str) -> None:
+    function = getattr(eg, name)
+    rng = np.random.default_rng(0)
+    shapes = ((5,), (3, 7), (2, 3, 4), (1, 1, 2, 1, 3), (0, 3))
+    cases = [rng.standard_normal(s).astype(dtype) for s in shapes]
+    cases += [cases[1].T, cases[1][:, ::2], rng.standard_normal((40, 500)).astype(dtype)]
+
+    def results() -> list[Any]:
+        found = []
+        for a in cases:
+            for axis in (-1, a.ndim - 1, 0):
+                x = eg.tensor(a).requires_grad_()
+                out = function(x, axis=axis)
+                (g,) = eg.autograd.grad(out, x, eg.tensor(a), create_graph=a.ndim == 2)
+                found += [out.detach().numpy(), g.detach().numpy(), function(x.detach(), axis)]
+        return found
+
+    before = results()
+    x = eg.ones((2, 3), dtype=dtype).requires_grad_()
+    for _ in range(fast_calls.LOADED_MANY + 9):  # from now on native
+        function(x)
+    for got, want in zip(results(), before, strict=True):
+        _same(getattr(got, "_data", got), getattr(want, "_data", want))
+    with eg.detect_anomaly():
+        assert function(x)._node.where is not None
+    assert eg.vmap(function)(x).shape == (2, 3)
+    node = function(x)._node
+    (g,) = eg.autograd.grad(function(x), x, x.detach(), retain_graph=True)
+    assert node.op.name == name
+    assert g.shape == (2, 3)
+    for axis in (True, 2, -3, 1.0):
+        with pytest.raises((EverygradError, TypeError)):
+            function(x, axis)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("eps", [1e-5, 0.25])
+def test_scaled_rows(eps: float, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    sets = [(rng.standard_normal(s).astype(dtype), *rng.standard_normal((2, s[-1])).astype(dtype))
+            for s in ((5,), (3, 7), (2, 3, 4), (30, 600))]  # fmt: skip
+    sets += [(sets[1][0][:, ::2], sets[1][1][:4], sets[1][2][::2])]
+
+    def results() -> list[Any]:
+        found = []
+        for arrays in sets:
+            for wants in range(8):
+                xs = [eg.tensor(a) for a in arrays]
+                for i, x in enumerate(xs):
+                    x.requires_grad_(bool(wants >> i & 1))
+                out = eg.layer_norm(xs[0], (arrays[0].shape[-1],), xs[1], xs[2], eps)
+                found.append(out.detach().numpy())
+                leaves = [x for x in xs if x.requires_grad]
+                if leaves:
+                    grads = eg.autograd.grad(out, leaves, eg.tensor(arrays[0]))
+                    found += [g.numpy() for g in grads]
+        return found
+
+    before = results()
+    x, w = eg.ones((2, 3), dtype=dtype).requires_grad_(), eg.ones((3,), dtype=dtype)
+    for _ in range(fast_calls.LOADED_MANY + 9):
+        eg.layer_norm(x, (3,), w, w, eps)
+    for got, want in zip(results(), before, strict=True):
+        _same(got, want)
+    for shape, weight, bias in (((4,), w, w), ((3,), eg.ones((4,)), w), ((3,), w, eg.ones((2, 3)))):
+        with pytest.raises(ShapeError):
+            eg.layer_norm(x, shape, weight, bias, eps)
+    mixed = eg.layer_norm(x, (3,), w, None, eps)
+    assert mixed.shape == (2, 3)
+
+
+# --- any op --------------------------------------------------------------------------------------
+
+WITH_KERNELS = [
+    name
+    for family in ("kernel", "reduction", "movement")
+    for name in BY_FAMILY[family]
+    if name in dispatch.CPU.kernels and name != "to"
+]
+
+
+def _of_samples(op: Any) -> list[Any]:
+    """The payloads and the nodes that an op's samples lead to, and the gradients."""
+    found: list[Any] = []
+    for sample in few_samples_of(op, "cpu"):
+        made = map_sample(sample, to_tensor("cpu"))
+        for x in leaves_of(made):
+            x.requires_grad_(x.dtype.is_differentiable)
+        eg.manual_seed(3)
+        outs = call(function_of(op), made)
+        for out in outs:
+            node = out._node
+            found += [out._data, node and (node.op.name, str(node.params), node.shape)]
+            found += [None if node is None else [p and p.shape for p in node.parents]]
+            if node is not None:
+                found += [v for v in node.saved if isinstance(v, np.ndarray)]
+        loss = [out.abs().sum() for out in outs if out.requires_grad]
+        if loss:
+            sum(loss[1:], loss[0]).backward()
+            found += [None if x.grad is None else x.grad._data for x in leaves_of(made)]
+    return found
+
+
+@pytest.mark.parametrize("name", WITH_KERNELS)
+def test_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    op = REGISTRY[name]
+    monkeypatch.setattr(dispatch, "_native_apply", None)
+    monkeypatch.setattr(dispatch, "_heat", fast_calls.Heat())
+    want = _of_samples(op)
+    native = fast_calls.apply(dispatch.CPU.kernels, dispatch.record)
+    monkeypatch.setattr(dispatch, "_native_apply", native)
+    got = _of_samples(op)
+    assert len(got) == len(want)
+    for a, b in zip(got, want, strict=True):
+        if isinstance(b, np.ndarray):
+            assert a.dtype is b.dtype
+            np.testing.assert_array_equal(a, b)
+        else:
+            assert a == b
+
+
+def test_apply_counts_its_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    native = fast_calls.apply(dispatch.CPU.kernels, dispatch.record)
+    assert native is not None
+    x, y = eg.ones((3, 4)).requires_grad_(), eg.ones((4, 2))
+    matmul, add, wrong = REGISTRY["matmul"], REGISTRY["add"], eg.ones((3, 2))
+    given, bad, params = (x, y), (x, wrong), {"axes": (0,), "keepdims": False}
+    kernel = dispatch.CPU.kernels["matmul"]
+    watched = [x, x._data, x._node, y, y._data, wrong._data, matmul, add, kernel, given, params,
+               None, True, False, NotImplemented, "matmul", eg.Tensor]  # fmt: skip
+
+    def calls() -> None:
+        for _ in range(300):
+            assert native(matmul, given, {})._node.saved is not None
+            native(REGISTRY["sum"], (x,), params)
+            assert native(add, given, {}) is None  # it has no kernel
+            assert native(matmul, (x, 2.0), {}) is None
+            assert native(matmul, (), {}) is None
+            with pytest.raises(ValueError, match="matmul"):
+                native(matmul, bad, {})
+            with pytest.raises(TypeError):
+                native(matmul, given, {"axis": 0})
+
+    calls()
+    before = [sys.getrefcount(held) for held in watched]
+    calls()
+    after = [sys.getrefcount(held) for held in watched]
+    assert all(abs(b - a) < 100 for a, b in zip(before, after, strict=True)), (before, after)
+    with eg.no_grad():
+        assert native(matmul, given, {})._node is None
+    with eg.detect_anomaly():
+        assert native(matmul, given, {}) is None
+    with eg.autocast(dtype="bfloat16"):
+        assert native(matmul, given, {}) is None
+    monkeypatch.setitem(dispatch.CPU.kernels, "matmul", lambda x, y: NotImplemented)
+    assert native(matmul, given, {}) is None

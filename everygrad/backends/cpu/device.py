@@ -89,8 +89,8 @@ class CPU(Backend):
             return out
         return small(program, len(arrays))(*arrays)
 
-    def small_rows(self, name: str) -> Callable[[Any], Any]:
-        found: Callable[[Any], Any] = lazy_native.small_rows(name)
+    def small_rows(self, name: str, eps: float | None = None) -> Callable[..., Any]:
+        found: Callable[..., Any] = lazy_native.small_rows(name, eps)
         return found
 
     def rewrite(self, op: OpFacts, t: Any, others: list[Any], params: dict[str, Any]) -> Any:

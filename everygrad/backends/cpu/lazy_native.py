@@ -56,10 +56,9 @@ def fast_calls() -> Any:
     return import_module("everygrad.backends.cpu.runtime.fast_calls")
 
 
-@cache
-def small_rows(name: str) -> Any:
-    """The kernel of an op on the rows of one small array; None for an array it does not serve."""
-    return import_module("everygrad.backends.cpu.fused.row_kernels").SMALL_ROWS[name].one
+def small_rows(name: str, eps: float | None = None) -> Any:
+    """The kernel of an op on the rows of small arrays, which gives None where it does not serve."""
+    return import_module("everygrad.backends.cpu.fused.row_kernels").small_rows(name, eps)
 
 
 @cache

@@ -128,8 +128,8 @@ def log_softmax(x: Tensor, axis: int = -1, **names: Any) -> Tensor:
     return apply(LOG_SOFTMAX, x, axis=at) if x.shape[at] else same(x)
 
 
-softmax = rows(SOFTMAX, taking(softmax, scalar_rows="row"))
-log_softmax = rows(LOG_SOFTMAX, taking(log_softmax, scalar_rows="row"))
+softmax = rows(SOFTMAX, taking(softmax, scalar_rows="row"), "softmax_vjp")
+log_softmax = rows(LOG_SOFTMAX, taking(log_softmax, scalar_rows="row"), "log_softmax_vjp")
 
 
 def _row_samples() -> Any:

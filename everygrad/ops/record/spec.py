@@ -196,13 +196,17 @@ class Op(CoreOp):
         wanted = tuple([p is not None for p in parents])
         keep = self._keep.get(wanted)
         if keep is None:
-            rules = [self.rule(i) for i, want in enumerate(wanted) if want]
-            needs = set().union(*(r.needs for r in rules if r is not None))
-            kept = tuple(i + 1 in needs for i in range(len(inputs)))
-            keep = self._keep[wanted] = (0 in needs, kept)
+            out, *kept = self.kept(wanted)
+            keep = self._keep[wanted] = (out, tuple(kept))
         saved = [payload if keep[0] else None]
         saved += [t._data if k else None for t, k in zip(inputs, keep[1])]  # noqa: B905  # 0.1 us
         return tuple(saved)
+
+    def kept(self, wanted: Sequence[bool]) -> tuple[bool, ...]:
+        """Which of (out, *inputs) the rules need where these inputs want a gradient."""
+        rules = [self.rule(i) for i, want in enumerate(wanted) if want]
+        needs = set().union(*(r.needs for r in rules if r is not None))
+        return tuple(i in needs for i in range(1 + len(wanted)))
 
     def restore(self, node: Any, create_graph: bool) -> list[Any]:
         """The saved payloads as tensors again, with their place in the graph if it is needed."""

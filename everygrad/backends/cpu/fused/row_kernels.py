@@ -159,8 +159,8 @@ def over_axes(
                 if len(small) >= _MOST_SMALL:
                     small.clear()
                 quick = small[eps] = SmallRows(passes(**params), inputs, shared)
-            if quick.serves(arrays):
-                return quick(arrays)
+            if (out := quick(*arrays)) is not None:
+                return out
         order = (*(a for a in range(first.ndim) if a not in axes), *axes)
         length = size_of(tuple(first.shape[a] for a in axes))
         own = len(arrays) - shared
@@ -179,8 +179,8 @@ def along(passes: tuple[Pass, ...], inputs: int) -> Callable[..., Any]:
     quick = SmallRows(passes, inputs)
 
     def run_along(*arrays: Any, axis: int) -> Any:
-        if axis == arrays[0].ndim - 1 and quick.serves(arrays):
-            return quick(arrays)
+        if axis == arrays[0].ndim - 1 and (out := quick(*arrays)) is not None:
+            return out
         return kernel(*arrays, axes=(axis,))
 
     return run_along
@@ -205,5 +205,19 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "times_standardized": over_axes(times_standardized, 2),
     "scaled_rms": over_axes(scaled_rms, 2, shared=1),
 }
-# those of one array, for dispatch
-SMALL_ROWS = {"softmax": SmallRows(SOFTMAX, 1), "log_softmax": SmallRows(LOG_SOFTMAX, 1)}
+
+
+@lru_cache(maxsize=_MOST_SMALL)
+def small_rows(name: str, eps: float | None = None) -> SmallRows:
+    """The kernel of an op on small arrays, for dispatch."""
+    passes, inputs, shared = _SMALL_ROWS[name]
+    return SmallRows(passes if eps is None else passes(eps), inputs, shared)
+
+
+_SMALL_ROWS: dict[str, tuple[Any, int, int]] = {
+    "softmax": (SOFTMAX, 1, 0),
+    "softmax_vjp": (SOFTMAX_VJP, 2, 0),
+    "log_softmax": (LOG_SOFTMAX, 1, 0),
+    "log_softmax_vjp": (LOG_SOFTMAX_VJP, 2, 0),
+    "scaled_standardize": (scaled_standardize, 3, 2),
+}

@@ -10,11 +10,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from everygrad.backends.cpu import lazy_native
 from everygrad.backends.cpu.llvm import intrinsics
 from everygrad.backends.cpu.llvm.compiler import Address, Emitter, Value, engine, literal
 from everygrad.backends.cpu.llvm.loops import program_body
@@ -257,23 +257,31 @@ def run(passes: tuple[Pass, ...], arrays: Sequence[Any], shared: int = 0) -> Any
     return out
 
 
-_is_contiguous = attrgetter("flags.c_contiguous")
+_F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
+MANY = 100  # calls after which a builtin is worth its making
 
 
 class SmallRows:
     """A kernel on arrays so small that one native call, which keeps the interpreter lock, is done
-    before a second thread would begin."""
+    before a second thread would begin. None for arrays that it does not serve."""
 
     def __init__(self, passes: tuple[Pass, ...], inputs: int, shared: int = 0) -> None:
         self.passes, self.inputs, self.shared = passes, inputs, shared
         self.calls: dict[Any, tuple[Address, Any]] = {}  # by dtype
+        self.builtin: Any = None  # see `fast_calls`
+        self.count = 0  # calls that it did not serve
 
     def serves(self, arrays: Sequence[Any]) -> bool:
         """Whether contiguous arrays, with rows along their last axis, are such."""
-        shape = arrays[0].shape
-        if not shape or not 0 < arrays[0].size <= SMALL or shape[-1] > STRIP:
+        first = arrays[0]
+        shape, dtype = first.shape, first.dtype
+        if not shape or not 0 < first.size <= SMALL or shape[-1] > STRIP:
             return False
-        return all(map(_is_contiguous, arrays))
+        shapes = [shape] * (self.inputs - self.shared) + [shape[-1:]] * self.shared
+        return all(
+            a.shape == s and a.dtype is dtype and a.flags.c_contiguous
+            for a, s in zip(arrays, shapes, strict=True)
+        )
 
     def native(self, dtype: Any) -> Any:
         """The kernel as a function of (first row, rows, length, addresses)."""
@@ -284,23 +292,26 @@ class SmallRows:
             held = self.calls[dtype] = (address, made)
         return held[1]
 
-    def __call__(self, arrays: Sequence[Any]) -> Any:
+    def take_over(self, dtype: Any) -> None:
+        """From now on this dtype, too, goes to a builtin, which takes no time to be called."""
+        if dtype in (_F32, _F64) and (fast := lazy_native.fast_calls()) is not None:
+            known = [self.calls[d][0] if d in self.calls else None for d in (_F32, _F64)]
+            self.builtin = fast.rows(known, SMALL, STRIP, self.inputs, self.shared)
+
+    def __call__(self, *arrays: Any) -> Any:
+        if self.builtin is not None:
+            out = self.builtin(*arrays)
+            if out is not None:
+                return out
+        if not self.serves(arrays):
+            return None
         first = arrays[0]
         shape = first.shape
         n = shape[-1]
         out = np.empty(shape, first.dtype)
         given = [address_of(a) for a in arrays]
         self.native(first.dtype)(0, first.size // n, n, address_of(out), *given)
-        return out
-
-    def one(self, x: Any) -> Any:
-        """The same of one array, which has elements; None where it is not such an array."""
-        shape, size, dtype = x.shape, x.size, x.dtype
-        n = shape[-1]
-        if size > SMALL or n > STRIP or not x.flags.c_contiguous:
-            return None
-        held = self.calls.get(dtype)
-        out = np.empty(shape, dtype)
-        call = self.native(dtype) if held is None else held[1]
-        call(0, size // n, n, address_of(out), address_of(x))
+        self.count += 1
+        if not self.count % MANY:
+            self.take_over(first.dtype)
         return out

@@ -31,7 +31,9 @@ API = {
     "PyTuple_GetItem": "ptr (ptr, i64)", "PyContextVar_Get": "i32 (ptr, ptr, ptr)",
     "PyLong_AsSsize_t": "i64 (ptr)", "PyObject_Vectorcall": "ptr (ptr, ptr, i64, ptr)",
     "PyObject_GetAttr": "ptr (ptr, ptr)", "PyErr_ExceptionMatches": "i32 (ptr)",
-    "PyErr_Clear": "void ()", "Py_IncRef": "void (ptr)", "Py_DecRef": "void (ptr)",
+    "PyDict_GetItem": "ptr (ptr, ptr)", "PyObject_VectorcallDict": "ptr (ptr, ptr, i64, ptr)",
+    "PyObject_VectorcallMethod": "ptr (ptr, ptr, i64, ptr)", "PyErr_Clear": "void ()",
+    "Py_IncRef": "void (ptr)", "Py_DecRef": "void (ptr)",
 }  # fmt: skip
 
 

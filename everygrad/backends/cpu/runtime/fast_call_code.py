@@ -17,7 +17,6 @@ from everygrad.backends.cpu.llvm.cpython import (
     NDIM,
     SIZES,
     Function,
-    declarations,
 )
 
 TENSOR_SLOTS = ("_data", "_node", "_source")
@@ -29,19 +28,29 @@ COMMON = (
     "ndarray", "tuple", "float32", "float64", "none", "false", "warning", "asarray", "shape",
     "new_array", "tensor", "node", "limit", "recording",
 )  # fmt: skip
+MOST_AXES = 4  # of arrays whose node's parameters depend on how many axes they have
+# the parameters of a node by its number of axes, the last for any more
+PARAMS = tuple(f"params{n}" for n in range(MOST_AXES + 2))
 FORWARD = ("op", "records", "keeps", "nothing", "function32", "function64", "kernel32",
-            "kernel64", "most")  # fmt: skip
+            "kernel64", "most", *PARAMS)  # fmt: skip
+APPLY = ("kernels", "record", "retried", "generic", "unserved", "true", "name", "composed",
+         "constant", "save")  # fmt: skip
+MOST_OPERANDS = 4  # of `apply`
+ROWS = ("kernel32", "kernel64", "most", "longest")
 PART = ("count", "need0", "need1", "function32", "function64", "kernel32", "kernel64", "most")
 _WORD = {name: i for i, name in enumerate(COMMON)}
 FORWARD_WORD = {name: len(COMMON) + i for i, name in enumerate(FORWARD)}
+ROWS_WORD = {name: len(COMMON) + i for i, name in enumerate(ROWS)}
+APPLY_WORD = {name: len(COMMON) + i for i, name in enumerate(APPLY)}
 _SLOW = len(COMMON)
+BACKWARD_PARAMS = _SLOW + 1
 
 
 def _part_word(part: int, name: str) -> int:
-    return _SLOW + 1 + part * len(PART) + PART.index(name)
+    return BACKWARD_PARAMS + len(PARAMS) + part * len(PART) + PART.index(name)
 
 
-class _Function(Function):
+class BuiltinCode(Function):
     """A function that finds its words at %s."""
 
     def word(self, index: int, type_: str = "ptr") -> str:
@@ -54,8 +63,7 @@ class _Function(Function):
         return self.equal(self.load(value, HEAD - 8), self.common(name))
 
 
-def _helpers(tensor: dict[str, int]) -> str:
-    """Functions without references of their own."""
+def payload(tensor: dict[str, int]) -> str:
     return f"""
 ; the payload of a tensor, if it is an array; nobody's reference
 define internal ptr @payload(ptr %s, ptr %x) {{
@@ -86,6 +94,12 @@ found:
 none:
   ret ptr null
 }}
+"""
+
+
+def helpers() -> str:
+    """Functions without references of their own."""
+    return f"""
 define internal i64 @size(ptr %a) {{
 entry:
   %n.at = getelementptr i8, ptr %a, i64 {NDIM}
@@ -179,10 +193,10 @@ nothing:
 """
 
 
-def _computed(count: int) -> str:
+def computed(count: int) -> str:
     """An op on arrays: by a kernel if they are alike, contiguous and no more than `most` elements,
-    otherwise by a Python function. Null: there is an error."""
-    f = _Function(
+    otherwise by a Python function. Null: there is an error; None: that does not serve."""
+    f = BuiltinCode(
         f"define internal ptr @computed{count}(ptr %s, ptr %function, ptr %kernel, i64 %most, "
         f"i64 %size, ptr %arrays)"
     )
@@ -193,19 +207,17 @@ def _computed(count: int) -> str:
     for operand in operands:
         alike = f"call i1 @alike(ptr %s, ptr {first}, ptr {operand})"
         f.go_unless(f.emit("i1", alike), "call")
-    dtype, sizes = f.load(first, DTYPE), f.load(first, SIZES)
-    ndim = f.load(first, NDIM, "i32")
-    f.line(f"call void @Py_IncRef(ptr {dtype})")  # NumPy takes it
-    make = f"call ptr {f.common('new_array')}(ptr {f.common('ndarray')}, ptr {dtype}, i32 {ndim}, "
-    make += f"ptr {sizes}, ptr null, ptr null, i32 0, ptr null)"
-    out = f.made(make)
+    out = new_array(f, first)
     data = [f.load(a, DATA) for a in (out, *operands)]
     f.line(f"call void %kernel(i64 0, i64 %size, {', '.join(f'ptr {d}' for d in data)})")
     f.leave(out)
     f.label("call")
     given = f"ptr %arrays, i64 {count}, ptr null"
     found = f.made(f"call ptr @PyObject_Vectorcall(ptr %function, {given})")
+    f.go_if(f.equal(found, f.common("none")), "found")
     f.go_unless(f.type_is(found, "ndarray"), "number")
+    f.line("br label %found")
+    f.label("found")
     f.leave(found)
     f.label("number")  # of no axes
     f.begin.append("  %one = alloca ptr")
@@ -215,12 +227,31 @@ def _computed(count: int) -> str:
     return f.text()
 
 
-def _begin(f: _Function) -> None:
+def new_array(f: BuiltinCode, like: str) -> str:
+    """A contiguous array of the dtype and sizes of another."""
+    dtype, sizes = f.load(like, DTYPE), f.load(like, SIZES)
+    ndim = f.load(like, NDIM, "i32")
+    f.line(f"call void @Py_IncRef(ptr {dtype})")  # NumPy takes it
+    make = f"call ptr {f.common('new_array')}(ptr {f.common('ndarray')}, ptr {dtype}, i32 {ndim}, "
+    return f.made(make + f"ptr {sizes}, ptr null, ptr null, i32 0, ptr null)")
+
+
+def _params_of(f: BuiltinCode, array: str, first: int) -> str:
+    """The parameters of a node whose result has the axes of an array."""
+    ndim = f.load(array, NDIM, "i32")
+    few = f.emit("i1", f"icmp ule i32 {ndim}, {MOST_AXES}")
+    index = f.emit("i32", f"select i1 {few}, i32 {ndim}, i32 {MOST_AXES + 1}")
+    at = f.emit("ptr", f"getelementptr i8, ptr %s, i64 {8 * first}")
+    place = f.emit("ptr", f"getelementptr i64, ptr {at}, i32 {index}")
+    return f.emit("ptr", f"load ptr, ptr {place}, align 8")
+
+
+def begin(f: BuiltinCode) -> None:
     at = f"  %s.at = getelementptr i8, ptr %self, i64 {DATA}"
-    f.begin += [at, "  %s = load ptr, ptr %s.at", f"  %arrays = alloca [{MOST_INPUTS} x ptr]"]
+    f.begin += [at, "  %s = load ptr, ptr %s.at", f"  %arrays = alloca [{MOST_OPERANDS} x ptr]"]
 
 
-def _is_real(f: _Function, dtype: str, otherwise: str) -> str:
+def is_real(f: BuiltinCode, dtype: str, otherwise: str) -> str:
     """Whether a dtype is float32; elsewhere unless it is that or float64."""
     narrow = f.equal(dtype, f.common("float32"))
     wide = f.equal(dtype, f.common("float64"))
@@ -228,18 +259,18 @@ def _is_real(f: _Function, dtype: str, otherwise: str) -> str:
     return narrow
 
 
-def _choose(f: _Function, narrow: str, words: Callable[[str], int], what: str) -> str:
+def choose(f: BuiltinCode, narrow: str, words: Callable[[str], int], what: str) -> str:
     one, other = f.word(words(f"{what}32")), f.word(words(f"{what}64"))
     return f.emit("ptr", f"select i1 {narrow}, ptr {one}, ptr {other}")
 
 
-def _put(f: _Function, values: Sequence[str]) -> None:
+def put(f: BuiltinCode, values: Sequence[str], where: str = "%arrays") -> None:
     for k, value in enumerate(values):
-        at = f.emit("ptr", f"getelementptr i8, ptr %arrays, i64 {8 * k}")
+        at = f.emit("ptr", f"getelementptr i8, ptr {where}, i64 {8 * k}")
         f.line(f"store ptr {value}, ptr {at}")
 
 
-def _new_tensor(f: _Function, tensor: dict[str, int], payload: str) -> str:
+def new_tensor(f: BuiltinCode, tensor: dict[str, int], payload: str) -> str:
     """A tensor without a node as yet."""
     made = f.made(f"call ptr @PyType_GenericAlloc(ptr {f.common('tensor')}, i64 0)")
     f.store(made, tensor["_data"], payload)
@@ -247,7 +278,7 @@ def _new_tensor(f: _Function, tensor: dict[str, int], payload: str) -> str:
     return made
 
 
-def _new_tuple(f: _Function, values: Sequence[str]) -> str:
+def _new_tuple(f: BuiltinCode, values: Sequence[str]) -> str:
     made = f.made(f"call ptr @PyTuple_New(i64 {len(values)})")
     for i, value in enumerate(values):
         f.line(f"call void @Py_IncRef(ptr {value})")
@@ -255,10 +286,19 @@ def _new_tuple(f: _Function, values: Sequence[str]) -> str:
     return made
 
 
-def _forward(count: int, tensor: dict[str, int], node: dict[str, int]) -> str:
+def new_node(f: BuiltinCode, node: dict[str, int], out: str, slots: dict[str, str]) -> str:
+    """The node of a result, given what is not the same for all."""
+    shape = f.made(f"call ptr @PyObject_GetAttr(ptr {out}, ptr {f.common('shape')})")
+    made = f.made(f"call ptr @PyType_GenericAlloc(ptr {f.common('node')}, i64 0)")
+    for name, value in (slots | {"shape": shape, "hooks": f.common("none")}).items():
+        f.store(made, node[name], value)
+    return made
+
+
+def forward(count: int, tensor: dict[str, int], node: dict[str, int]) -> str:
     """forward{count}(*tensors) -> Tensor | None."""
-    f = _Function(f"define ptr @forward{count}(ptr %self, ptr %args, i64 %n)")
-    _begin(f)
+    f = BuiltinCode(f"define ptr @forward{count}(ptr %self, ptr %args, i64 %n)")
+    begin(f)
     f.go_unless(f.equal("%n", str(count), "i64"), "miss")
     arrays, nodes = [], []
     for i in range(count):
@@ -270,7 +310,7 @@ def _forward(count: int, tensor: dict[str, int], node: dict[str, int]) -> str:
         arrays.append(f.hold(a))
         nodes.append(f.hold(own))
     dtype = f.load(arrays[0], DTYPE)
-    narrow = _is_real(f, dtype, "miss")
+    narrow = is_real(f, dtype, "miss")
     limit = f.emit("i64", f"call i64 @number(ptr {f.common('limit')})")
     sizes = []
     for a in arrays:
@@ -279,7 +319,9 @@ def _forward(count: int, tensor: dict[str, int], node: dict[str, int]) -> str:
         f.go_unless(f.emit("i1", f"icmp sle i64 {sizes[-1]}, {limit}"), "miss")
     none = f.common("none")
     wanted = [f.emit("i1", f"icmp ne ptr {n}, {none}") for n in nodes]
-    some = wanted[0] if count == 1 else f.emit("i1", f"or i1 {wanted[0]}, {wanted[1]}")
+    some = wanted[0]
+    for other in wanted[1:]:
+        some = f.emit("i1", f"or i1 {some}, {other}")
     records = f.emit("i1", f"icmp ne i64 {f.word(FORWARD_WORD['records'], 'i64')}, 0")
     asks = f.emit("i1", f"and i1 {some}, {records}")
     f.begin += ["  %mode = alloca i64", "  store i64 0, ptr %mode"]
@@ -291,18 +333,19 @@ def _forward(count: int, tensor: dict[str, int], node: dict[str, int]) -> str:
     f.line("br label %compute")
     f.label("compute")
     words = FORWARD_WORD.__getitem__
-    function, kernel = (_choose(f, narrow, words, what) for what in ("function", "kernel"))
-    _put(f, arrays)
+    function, kernel = (choose(f, narrow, words, what) for what in ("function", "kernel"))
+    put(f, arrays)
     given = f"ptr %s, ptr {function}, ptr {kernel}, i64 {f.word(words('most'), 'i64')}, "
     given += f"i64 {sizes[0]}, ptr %arrays"
     out = f.made(f"call ptr @computed{count}({given})")
-    t = _new_tensor(f, tensor, out)
+    f.go_if(f.equal(out, none), "miss")
+    t = new_tensor(f, tensor, out)
     f.go_unless(f.equal(f.emit("i64", "load i64, ptr %mode"), "1", "i64"), "bare")
     # which of out and the inputs to keep: four bits for each set of inputs that want a gradient
     which = f.emit("i64", f"zext i1 {wanted[0]} to i64")
-    if count == 2:
-        second = f.emit("i64", f"select i1 {wanted[1]}, i64 2, i64 0")
-        which = f.emit("i64", f"or i64 {which}, {second}")
+    for i, other in enumerate(wanted[1:], 1):
+        bit = f.emit("i64", f"select i1 {other}, i64 {1 << i}, i64 0")
+        which = f.emit("i64", f"or i64 {which}, {bit}")
     shift = f.emit("i64", f"mul i64 {which}, 4")
     row = f.emit("i64", f"lshr i64 {f.word(words('keeps'), 'i64')}, {shift}")
     keeps = f.emit("i64", f"and i64 {row}, 15")
@@ -317,15 +360,11 @@ def _forward(count: int, tensor: dict[str, int], node: dict[str, int]) -> str:
     f.line(f"store ptr {_new_tuple(f, values)}, ptr %saved")
     f.line("br label %kept")
     f.label("kept")
-    parents = _new_tuple(f, nodes)
-    shape = f.made(f"call ptr @PyObject_GetAttr(ptr {out}, ptr {f.common('shape')})")
-    made = f.made(f"call ptr @PyType_GenericAlloc(ptr {f.common('node')}, i64 0)")
     saved = f.emit("ptr", "load ptr, ptr %saved")
-    slots = {"op": f.word(words("op")), "parents": parents, "saved": saved, "params": none,
-             "shape": shape, "hooks": none}  # fmt: skip
-    for name, value in slots.items():
-        f.store(made, node[name], value)
-    f.store(t, tensor["_node"], made)
+    params = _params_of(f, out, words("params0"))
+    slots = {"op": f.word(words("op")), "parents": _new_tuple(f, nodes), "saved": saved,
+             "params": params}  # fmt: skip
+    f.store(t, tensor["_node"], new_node(f, node, out, slots))
     f.leave(t)
     f.label("bare")
     f.store(t, tensor["_node"], none)
@@ -335,16 +374,14 @@ def _forward(count: int, tensor: dict[str, int], node: dict[str, int]) -> str:
     return f.text()
 
 
-def _backward(count: int, tensor: dict[str, int], node: dict[str, int]) -> str:
+def backward(count: int, tensor: dict[str, int], node: dict[str, int]) -> str:
     """backward{count}(node, gradient, create_graph) -> the gradients of the inputs."""
-    f = _Function(f"define ptr @backward{count}(ptr %self, ptr %args, i64 %n)")
-    _begin(f)
+    f = BuiltinCode(f"define ptr @backward{count}(ptr %self, ptr %args, i64 %n)")
+    begin(f)
     f.go_unless(f.equal("%n", "3", "i64"), "slow")
     at, g, create = (f.load("%args", 8 * i) for i in range(3))
     f.go_unless(f.type_is(at, "node"), "slow")
     f.go_unless(f.equal(create, f.common("false")), "slow")
-    none = f.common("none")
-    f.go_unless(f.equal(f.load(at, node["params"]), none), "slow")
     parents, saved = f.load(at, node["parents"]), f.load(at, node["saved"])
     for held in (parents, saved):
         f.go_if(f.equal(held, "null"), "slow")
@@ -353,7 +390,9 @@ def _backward(count: int, tensor: dict[str, int], node: dict[str, int]) -> str:
     a = f.emit("ptr", f"call ptr @payload(ptr %s, ptr {g})")
     f.go_if(f.equal(a, "null"), "slow")
     f.hold(a)
-    narrow = _is_real(f, f.load(a, DTYPE), "slow")
+    params = _params_of(f, a, BACKWARD_PARAMS)
+    f.go_unless(f.equal(f.load(at, node["params"]), params), "slow")
+    narrow = is_real(f, f.load(a, DTYPE), "slow")
     limit = f.emit("i64", f"call i64 @number(ptr {f.common('limit')})")
     size = f.emit("i64", f"call i64 @size(ptr {a})")
     f.go_unless(f.emit("i1", f"icmp sle i64 {size}, {limit}"), "slow")
@@ -373,7 +412,7 @@ def _backward(count: int, tensor: dict[str, int], node: dict[str, int]) -> str:
     return f.text()
 
 
-def _one_part(f: _Function, i: int, given: tuple[str, ...], tensor: dict[str, int]) -> None:
+def _one_part(f: BuiltinCode, i: int, given: tuple[str, ...], tensor: dict[str, int]) -> None:
     """%value{i}: the gradient of input i, which is None where nobody asks for it."""
     parents, saved, g, a, size, narrow = given
     none = f.common("none")
@@ -388,7 +427,7 @@ def _one_part(f: _Function, i: int, given: tuple[str, ...], tensor: dict[str, in
 
     operands = f.word(words("count"), "i64")
     f.go_if(f.equal(operands, "0", "i64"), f"done{i}")  # it is the gradient itself
-    _put(f, [a])
+    put(f, [a])
     for k in range(MOST_INPUTS - 1):
         f.go_unless(f.emit("i1", f"icmp sgt i64 {operands}, {k + 1}"), f"compute{i}")
         need = f.word(words(f"need{k}"), "i64")
@@ -398,7 +437,7 @@ def _one_part(f: _Function, i: int, given: tuple[str, ...], tensor: dict[str, in
         f.line(f"store ptr {value}, ptr {at}")
     f.line(f"br label %compute{i}")
     f.label(f"compute{i}")
-    function, kernel = (_choose(f, narrow, words, what) for what in ("function", "kernel"))
+    function, kernel = (choose(f, narrow, words, what) for what in ("function", "kernel"))
     most = f.word(words("most"), "i64")
     every = f"ptr %s, ptr {function}, ptr {kernel}, i64 {most}, i64 {size}, ptr %arrays"
     cases = " ".join(f"i64 {n}, label %of{i}.{n}" for n in range(1, MOST_INPUTS))
@@ -411,20 +450,9 @@ def _one_part(f: _Function, i: int, given: tuple[str, ...], tensor: dict[str, in
     found = ", ".join(f"[ %out{i}.{n}, %of{i}.{n} ]" for n in range(1, MOST_INPUTS + 1))
     out = f.own(f.emit("ptr", f"phi ptr {found}"))
     f.go_if(f.equal(out, "null"), "error")
-    t = _new_tensor(f, tensor, out)
+    f.go_if(f.equal(out, none), "slow")
+    t = new_tensor(f, tensor, out)
     f.store(t, tensor["_node"], none)
     f.line(f"store ptr {t}, ptr %value{i}")
     f.line(f"br label %done{i}")
     f.label(f"done{i}")
-
-
-def source(tensor: dict[str, int], node: dict[str, int]) -> str:
-    """The module: its functions are `NAMES`. Arguments: offsets of the slots."""
-    counts = range(1, MOST_INPUTS + 1)
-    parts = [declarations(), _helpers(tensor), *(_computed(n) for n in counts)]
-    for n in (1, 2):
-        parts += [_forward(n, tensor, node), _backward(n, tensor, node)]
-    return "\n".join([*parts, ""])
-
-
-NAMES = tuple(f"{kind}{n}" for kind in ("forward", "backward") for n in (1, 2))

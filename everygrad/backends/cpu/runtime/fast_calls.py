@@ -13,7 +13,7 @@ own function is called for everything else. So nobody can see when an op begins 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
@@ -25,12 +25,20 @@ from everygrad.backends.cpu.llvm.compiler import Address, engine
 from everygrad.backends.cpu.llvm.cpython import slots_of
 from everygrad.backends.cpu.llvm.loops import Loops, Pattern
 from everygrad.backends.cpu.runtime.fast_call_code import (
+    APPLY,
     COMMON,
     FORWARD,
-    NAMES,
+    MOST_AXES,
     NODE_SLOTS,
+    PARAMS,
     PART,
+    ROWS,
     TENSOR_SLOTS,
+)
+from everygrad.backends.cpu.runtime.fast_call_modules import (
+    NAMES,
+    ROWS_NAMES,
+    rows_source,
     source,
 )
 from everygrad.compiler.expr import Program
@@ -56,8 +64,8 @@ class Part(NamedTuple):
 
     needs: tuple[int, ...]
     functions: tuple[Callable[..., Any], Callable[..., Any]]
-    programs: tuple[Program, Program]
-    most: int  # elements up to which NumPy computes it
+    programs: tuple[Program, Program] | None = None
+    most: int = 0  # elements up to which NumPy computes it
 
 
 class _Method(ctypes.Structure):
@@ -87,11 +95,16 @@ class _Code(NamedTuple):
 
 
 @cache
-def _code(objects: Objects) -> _Code:
-    tensor = slots_of(objects.tensor(), TENSOR_SLOTS)
-    node = slots_of(objects.node(), NODE_SLOTS)
-    addresses = engine().functions(source(tensor, node), NAMES)
-    methods = {n: _Method(n.encode(), addresses[n], _FASTCALL, None) for n in NAMES}
+def _code(objects: Objects | None) -> _Code:
+    """Without objects: of functions of arrays."""
+    if objects is None:
+        names: tuple[str, ...] = ROWS_NAMES
+        text = rows_source()
+    else:
+        tensor = slots_of(objects.tensor(), TENSOR_SLOTS)
+        names, text = NAMES, source(tensor, slots_of(objects.node(), NODE_SLOTS))
+    addresses = engine().functions(text, names)
+    methods = {n: _Method(n.encode(), addresses[n], _FASTCALL, None) for n in names}
     kind = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
     table = kind(("PyCapsule_GetPointer", ctypes.pythonapi))(_numpy_table(), None)
     new_array = ctypes.c_int64.from_address(table + 8 * _NEW_FROM_DESCR).value
@@ -99,11 +112,10 @@ def _code(objects: Objects) -> _Code:
     known: dict[str, Any] = {
         "ndarray": np.ndarray, "tuple": tuple, "float32": float32, "float64": float64,
         "none": None, "false": False, "warning": RuntimeWarning, "asarray": np.asarray,
-        "shape": "shape", "tensor": objects.tensor, "node": objects.node,
-        "limit": objects.limit, "recording": objects.recording,
+        "shape": "shape", **(objects._asdict() if objects else {}),
     }  # fmt: skip
-    common = [new_array if name == "new_array" else id(known[name]) for name in COMMON]
-    return _Code(methods, common, known)
+    words = {name: id(held) for name, held in known.items()} | {"new_array": new_array}
+    return _Code(methods, [words.get(name, 0) for name in COMMON], known)
 
 
 def _numpy_table() -> Any:
@@ -120,8 +132,10 @@ def _builtin(code: _Code, name: str, words: list[int], held: Any) -> Callable[..
     return made
 
 
-def _kernels(programs: tuple[Program, Program]) -> list[Address | None]:
+def _kernels(programs: tuple[Program, Program] | None) -> list[Address | None]:
     """Kernels that give what NumPy gives, for both dtypes; None where there are none."""
+    if programs is None:
+        return [None, None]
     kinds = [inst.fn for inst in programs[0].insts]
     if not _EXACT.issuperset(kinds):
         return [None, None]
@@ -134,20 +148,27 @@ def _kernels(programs: tuple[Program, Program]) -> list[Address | None]:
     return found
 
 
+def parameters(params: Callable[[int], Any] | None = None) -> tuple[Any, ...]:
+    """A node's parameters by its number of axes; None for more axes than are counted."""
+    if params is None:
+        return (None,) * len(PARAMS)
+    return (*(params(ndim) for ndim in range(MOST_AXES + 1)), None)
+
+
 def forward(
     objects: Objects,
     op: Any,
-    functions: tuple[Callable[..., Any], Callable[..., Any]],
-    programs: tuple[Program, Program],
-    most: int,
+    part: Part,
     keeps: Sequence[Sequence[bool] | None] | None,
+    params: tuple[Any, ...],
 ) -> Callable[..., Any]:
     """A builtin of as many tensors as the op has inputs, which gives its result or None. `keeps`:
     which of the result and the inputs a node saves, by which inputs want a gradient (the first: 1,
-    the second: 2, both: 3); without it nothing is recorded. `most`: see `Part`."""
+    the second: 2, both: 3 and so on); without it nothing is recorded. `params`: of the node, by its
+    number of axes."""
     code = _code(objects)
     count = len(op.inputs)
-    kernels = _kernels(programs)
+    kernels = _kernels(part.programs)
     nothing = (None,) * (count + 1)
     bits = 0
     for row, keep in enumerate(keeps or ()):
@@ -155,29 +176,61 @@ def forward(
             bits |= kept << (4 * row + place)
     values = {
         "op": id(op), "records": int(keeps is not None), "keeps": bits, "nothing": id(nothing),
-        "function32": id(functions[0]), "function64": id(functions[1]),
-        "kernel32": int(kernels[0] or 0), "kernel64": int(kernels[1] or 0), "most": most,
+        **_calls(part, kernels), **{name: id(p) for name, p in zip(PARAMS, params, strict=True)},
     }  # fmt: skip
     words = [values[name] for name in FORWARD]
-    return _builtin(code, f"forward{count}", words, (op, functions, kernels, nothing))
+    return _builtin(code, f"forward{count}", words, (op, part, kernels, nothing, params))
+
+
+def _calls(part: Part, kernels: Sequence[Address | None]) -> dict[str, int]:
+    return {
+        "function32": id(part.functions[0]), "function64": id(part.functions[1]),
+        "kernel32": int(kernels[0] or 0), "kernel64": int(kernels[1] or 0), "most": part.most,
+    }  # fmt: skip
 
 
 def backward(
-    objects: Objects, parts: Sequence[Part | None], slow: Callable[..., Any]
+    objects: Objects,
+    parts: Sequence[Part | None],
+    slow: Callable[..., Any],
+    params: tuple[Any, ...],
 ) -> Callable[..., Any]:
     """A builtin of (node, gradient, create_graph) in place of `slow`, which it calls where it does
-    not serve. A part that is None: the gradient itself."""
+    not serve. A part that is None: the gradient itself. `params`: those of `forward`."""
     code = _code(objects)
-    words = [id(slow)]
-    held: list[Any] = [slow, parts]
+    words = [id(slow), *map(id, params)]
+    held: list[Any] = [slow, parts, params]
     for part in parts:
         values = dict.fromkeys(PART, 0)
         if part is not None:
             kernels = _kernels(part.programs)
-            values["count"], values["most"] = 1 + len(part.needs), part.most
+            values["count"] = 1 + len(part.needs)
             values |= {f"need{k}": need for k, need in enumerate(part.needs)}
-            values |= {"function32": id(part.functions[0]), "function64": id(part.functions[1])}
-            values |= {"kernel32": int(kernels[0] or 0), "kernel64": int(kernels[1] or 0)}
+            values |= _calls(part, kernels)
             held.append(kernels)
         words += [values[name] for name in PART]
     return _builtin(code, f"backward{len(parts)}", words, held)
+
+
+def apply(
+    objects: Objects, kernels: Mapping[str, Callable[..., Any]], record: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A builtin of an op, a tuple of tensors and a dict of parameters, which gives the result of
+    the op's kernel on their arrays, or None. `record` makes a tensor of a payload that is none."""
+    known: dict[str, Any] = {
+        "kernels": kernels, "record": record, "retried": (RuntimeWarning, MemoryError),
+        "generic": np.generic, "unserved": NotImplemented, "true": True,
+        **{name: name for name in ("name", "composed", "constant", "save")},
+    }  # fmt: skip
+    return _builtin(_code(objects), "apply", [id(known[name]) for name in APPLY], known)
+
+
+def rows(
+    kernels: Sequence[Address | None], most: int, longest: int, inputs: int, shared: int
+) -> Callable[..., Any]:
+    """A builtin of contiguous arrays: a kernel f(lo, hi, n, out, *inputs) for float32 and float64
+    over the rows along their last axis. It gives None for arrays of more elements, or of longer
+    rows, and for any others that it does not serve. The last `shared` are one row."""
+    values = [int(kernels[0] or 0), int(kernels[1] or 0), most, longest]
+    assert len(values) == len(ROWS)
+    return _builtin(_code(None), f"rows{inputs}_{shared}", values, kernels)
