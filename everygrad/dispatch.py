@@ -268,6 +268,15 @@ def operands(
 ) -> tuple[Tensor, ...]:
     """Tensors of one dtype from tensors, NumPy arrays and Python numbers (which never widen).
     `ends_in`: the op whose precision holds, where `op` is the name of a function around it."""
+    common: DType | None
+    if isinstance(first := values[0], Tensor) and not intercepted():  # nearly always: as they are
+        common = first.dtype
+        if common.is_differentiable or not floating:
+            for v in values:
+                if not isinstance(v, Tensor) or v.dtype is not common:
+                    break
+            else:
+                return values
     tensors = [v for v in values if isinstance(v, Tensor)]
     numbers = [v for v in values if _is_number(v)]
     others = [v for v in values if not isinstance(v, Tensor) and not _is_number(v)]
@@ -276,7 +285,7 @@ def operands(
         if not isinstance(v, ndarray):
             raise DtypeError(f"{op}: takes tensors and numbers, got {type(v).__name__} {v!r}"[:300])
         tensors.append(as_tensor(v, anchor))
-    common: DType | None = None
+    common = None
     for t in tensors:
         common = t.dtype if common is None else dtypes.promote(common, t.dtype, op)
     for n in numbers:

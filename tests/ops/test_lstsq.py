@@ -84,3 +84,20 @@ def test_derivatives_in_both_modes_and_to_second_order(shape: tuple[int, int]) -
 
     assert eg.gradcheck(solution, (a, b))
     assert eg.gradgradcheck(solution, (a, b))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("shape", [(5, 7, 3), (4, 3, 6), (2, 3, 4, 4)])
+def test_a_batch_is_its_matrices(dtype: str, shape: tuple[int, ...]) -> None:
+    """The native loop over a batch gives what one call for each matrix does, to the bit."""
+    eg.jit(lambda x: x + 1)(eg.ones(3))  # LLVM is loaded: the loop is native
+    rng = np.random.default_rng(0)
+    drawn = [rng.standard_normal((*s, 2)) @ [1, 1j] for s in (shape, (*shape[:-1], 2))]
+    kind = np.dtype(dtype).kind
+    a, b = (eg.tensor((x if kind == "c" else x.real).astype(dtype)) for x in drawn)
+    a = eg.concat([a[:1] * 0, a[1:]])  # one without a rank
+    together = eg.linalg.lstsq(a, b)
+    for at in np.ndindex(shape[:-2]):
+        alone = eg.linalg.lstsq(a[at], b[at])
+        np.testing.assert_array_equal(together.solution[at].numpy(), alone.solution.numpy())
+        assert together.rank[at].item() == alone.rank.item()

@@ -85,6 +85,12 @@ def compiled(graph: Graph, donated: Any) -> Compiled:
 
 
 @cache
+def lapack_loop() -> Any:
+    """The module for LAPACK's routines on many small matrices."""
+    return import_module("everygrad.backends.cpu.solver.lapack_loop")
+
+
+@cache
 def eager_matmul() -> Any:
     """The module for large matrix products."""
     return import_module("everygrad.backends.cpu.gemm.eager_matmul")

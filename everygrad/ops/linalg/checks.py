@@ -9,7 +9,7 @@ kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import numpy as np
@@ -167,7 +167,12 @@ def eps_of(x: Tensor) -> float:
     """The distance from 1 to the next number in x's dtype."""
     if not x.dtype.is_differentiable:
         raise DtypeError(f"linear algebra takes floating-point tensors, got {x.dtype}")
-    return float(np.finfo(dtypes.real_of(x.dtype).np).eps)
+    return _eps(x.dtype)
+
+
+@cache
+def _eps(dtype: DType) -> float:
+    return float(np.finfo(dtypes.real_of(dtype).np).eps)
 
 
 def largest(x: Tensor) -> Tensor:

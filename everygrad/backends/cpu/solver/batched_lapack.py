@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from everygrad.backends.cpu import lazy_native
 from everygrad.backends.cpu.gemm import blas
 from everygrad.backends.cpu.gemm.blas import OneThread, openblas
 from everygrad.backends.cpu.runtime.addresses import address_of
@@ -27,6 +28,7 @@ from everygrad.core.shapes import size_of
 SMALL = 24  # rows up to which NumPy's loop over a batch beats one call per matrix
 _BLAS_THREADS_MIN = 256  # rows from which the threads of BLAS pay for a single matrix
 _BLOCK = 64  # LAPACK's block size in columns; its work space is a multiple of it
+_SCRATCH = 1 << 20  # elements that a batch in one native loop may take for its work spaces
 LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}  # of routines, by NumPy's
 
 
@@ -83,25 +85,31 @@ def map_batch(fn: Callable[..., Any], x: Any, *more: Any) -> Any:
     return tuple(np.stack(f).reshape((*batch, *f[0].shape)) for f in zip(*found, strict=True))
 
 
+@lru_cache(maxsize=1024)
+def _number(value: int) -> Any:
+    """A number by reference; no routine writes to what is no array."""
+    return ctypes.byref(ctypes.c_int64(value))
+
+
 def _argument(value: Any) -> Any:
     kind = type(value)
-    if kind is bytes:
-        return value
     if kind is int:
-        return ctypes.byref(ctypes.c_int64(value))
-    return ctypes.c_void_p(address_of(value))
+        return _number(value)
+    return value if kind is bytes else address_of(value)
 
 
 @lru_cache
-def routine(name: str, letter: str) -> Any:
-    """One of LAPACK's, for a dtype of NumPy's letter."""
-    return getattr(library(), f"scipy_{LETTERS[letter]}{name}_64_")
+def routine(name: str, letter: str, count: int) -> Any:
+    """One of LAPACK's, of so many arguments, for a dtype of NumPy's letter."""
+    found = ctypes.CFUNCTYPE(None, *(ctypes.c_void_p,) * count)
+    return found((f"scipy_{LETTERS[letter]}{name}_64_", library()))
 
 
 def lapack(name: str, dtype: Any, *args: Any) -> int:
     """Calls a routine on arrays, numbers and letters, all by reference; returns its info code."""
     info = ctypes.c_int64(0)
-    routine(name, dtype.char)(*map(_argument, args), ctypes.byref(info))
+    given = [_argument(value) for value in args]
+    routine(name, dtype.char, len(args) + 1)(*given, ctypes.byref(info))
     return info.value
 
 
@@ -235,6 +243,16 @@ def lstsq(a: Any, b: Any, rtol: float) -> Any:
     least = np.array(rtol, dtype.char.lower())
     size = 2 * min(m, n) + 2 * n + _BLOCK * max(n + 1, k)
     more = (np.empty(2 * n, dtype.char.lower()),) if dtype.kind == "c" else ()
+    if 1 < count <= _SCRATCH // size and lazy_native.is_loaded():
+        chosen, ranks = np.zeros((count, n), np.int64), np.zeros(count, np.int64)
+        space = [np.empty((count, size), dtype), size]
+        space += [np.empty((count, len(v)), v.dtype) for v in more]
+        address = ctypes.cast(routine("gelsy", dtype.char, 0), ctypes.c_void_p).value
+        loop = lazy_native.lapack_loop().run
+        with OneThread():
+            loop(address, count, m, n, k, work, m, sides, tall, chosen, least, ranks, *space)
+        out[:, :n], out[:, n] = sides[:, :, :n].mT, ranks[:, None]
+        return out.reshape((*a.shape[:-2], n + 1, k))
 
     def one(i: int) -> None:
         chosen, rank, space = np.zeros(n, np.int64), np.zeros(1, np.int64), np.empty(size, dtype)

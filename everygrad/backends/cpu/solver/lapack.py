@@ -256,7 +256,7 @@ def lstsq(a: Any, b: Any, rtol: float) -> Any:
     if not a.size or not b.size or batched_lapack.library() is None:
         return NotImplemented
     out = batched_lapack.lstsq(a, b, rtol)
-    return out if np.isfinite(out).all() else NotImplemented
+    return out if np.logical_and.reduce(np.isfinite(out), None) else NotImplemented
 
 
 def lstsq_ranks(packed: Any) -> Any:
