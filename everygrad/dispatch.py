@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -51,6 +51,7 @@ _REAL_NUMBERS = (float, int)
 _EXACT = 1 << 24  # up to which integers are exact in float32
 _PACKAGE = __name__.split(".")[0] + "."
 _PYTHON_NUMBERS = (bool, int, float, complex)
+_PLAIN = (dtypes.float32, dtypes.float64)
 _UNWIDENING = (int, float)  # never of a higher kind than a tensor of floats
 _NUMBERS = (*_PYTHON_NUMBERS, np.generic)
 
@@ -183,7 +184,7 @@ def apply(op: Op, *inputs: Tensor, **params: Any) -> Tensor:
     if _native_apply is not None:
         try:
             if (t := _native_apply(op, inputs, params)) is not None:
-                return cast("Tensor", t)
+                return t
         except EverygradError:
             raise
         except (ValueError, TypeError, IndexError):
@@ -216,7 +217,7 @@ def apply(op: Op, *inputs: Tensor, **params: Any) -> Tensor:
     return out
 
 
-_native_apply: Callable[..., Any] | None = None
+_native_apply: Callable[..., Tensor | None] | None = None
 _heat = fast_calls.Heat()
 
 
@@ -253,6 +254,8 @@ def refuse_masked(value: Any) -> None:
 
 def as_tensor(value: Any, like: Tensor, dtype: DType | None = None) -> Tensor:
     """A number or NumPy array as a tensor on the device of `like`."""
+    if type(value) is float and type(like._data) is ndarray and dtype in _PLAIN:
+        return wrap(np.asarray(value, dtype.np))
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, _PYTHON_NUMBERS):
@@ -272,11 +275,16 @@ def operands(
     if isinstance(first := values[0], Tensor) and not intercepted():  # nearly always: as they are
         common = first.dtype
         if common.is_differentiable or not floating:
+            given = []
             for v in values:
-                if not isinstance(v, Tensor) or v.dtype is not common:
+                if isinstance(v, Tensor) and v.dtype is common:
+                    given.append(v)
+                elif type(v) in _UNWIDENING and common.is_differentiable:
+                    given.append(as_tensor(v, first, common))
+                else:
                     break
             else:
-                return values
+                return tuple(given)
     tensors = [v for v in values if isinstance(v, Tensor)]
     numbers = [v for v in values if _is_number(v)]
     others = [v for v in values if not isinstance(v, Tensor) and not _is_number(v)]

@@ -92,6 +92,12 @@ def add(x: Any, axes: Shape, keepdims: bool, mean: bool = False) -> Any:
     count = size_of(tuple([x.shape[a] for a in axes]))
     if count <= BLOCK and x.size < PARALLEL and dtype.itemsize > 2 and not mean:
         return _ADD.reduce(x, axes, dtype, None, keepdims, _START)
+    trailing = axes[-1:] == (x.ndim - 1,) and axes[0] == x.ndim - len(axes)
+    if trailing and count and x.size < PARALLEL and dtype.itemsize > 2:  # rows, as they lie
+        total = _ADD.reduce(x.reshape(-1, count), 1, None, None, False, _START)
+        if mean:
+            total = total / np.asarray(count, dtype)
+        return total.reshape(reduced(x.shape, axes, keepdims)).astype(dtype, copy=False)
     total = x.astype(np.float32) if dtype.itemsize == 2 and dtype.kind not in "iu" else x
     for first, last in _runs(axes):
         total = _sum_run(total, first, last)
