@@ -108,6 +108,11 @@ class Backend:
         it does not serve: asked of the CPU only."""
         raise NotImplementedError
 
+    def norm_gradients(self, g: Any, x: Any, weight: Any, eps: float) -> Any:
+        """The gradients of layer_norm along the last axis by x, weight and bias, all at once; None
+        for arrays that this does not serve: asked of the CPU only."""
+        raise NotImplementedError
+
     def warm_up(self) -> None:
         """Load what compiling needs: a function may be compiled here soon."""
 

@@ -93,6 +93,11 @@ class CPU(Backend):
         found: Callable[..., Any] = lazy_native.small_rows(name, eps)
         return found
 
+    def norm_gradients(self, g: Any, x: Any, weight: Any, eps: float) -> Any:
+        if not x.dtype == g.dtype == weight.dtype or x.dtype.itemsize < 4:
+            return None
+        return lazy_native.norm_gradients(g, x, weight, eps)
+
     def rewrite(self, op: OpFacts, t: Any, others: list[Any], params: dict[str, Any]) -> Any:
         """op(t, *others) in the memory of tensor `t`; None where that is not possible."""
         payload = t._data

@@ -61,6 +61,12 @@ def small_rows(name: str, eps: float | None = None) -> Any:
     return import_module("everygrad.backends.cpu.fused.row_kernels").small_rows(name, eps)
 
 
+def norm_gradients(g: Any, x: Any, weight: Any, eps: float) -> Any:
+    """The gradients of layer_norm along the last axis, by one kernel; None where there are none."""
+    rows = import_module("everygrad.backends.cpu.fused.row_kernels")
+    return rows.scaled_standardize_gradients(g, x, weight, eps)
+
+
 @cache
 def convolution() -> Any:
     """The module for convolutions."""

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import everygrad as eg
+from everygrad.backends import thread_pool
 from everygrad.backends.cpu.solver import batched_lapack, lapack
 from everygrad.errors import ArgumentError
 from everygrad.ops.elementwise.activations import gelu_tanh
@@ -192,3 +193,38 @@ def test_gelu_by_tanh_keeps_most_digits(dtype: str, low: float) -> None:
         for value, ours in zip(x, got, strict=True):
             want = _by_tanh(float(value))
             assert abs(float(ours) - want) <= 1000 * np.finfo(dtype).eps * abs(want)
+
+
+# --- gradients of layer_norm ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 7), (2, 3, 4), (64, 1000), (5000, 33), (40, 5000)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gradients_of_layer_norm(dtype: str, shape: tuple[int, ...]) -> None:
+    """All three by one kernel: PyTorch's in float64, the same bits on any number of threads, and
+    near those of one input at a time."""
+    rng = np.random.default_rng(0)
+    a, seed = rng.standard_normal((2, *shape)).astype(dtype)
+    w, b = rng.standard_normal((2, shape[-1])).astype(dtype)
+
+    def gradients(wants: tuple[int, ...]) -> list[Any]:
+        xs = [eg.tensor(v) for v in (a, w, b)]
+        leaves = [xs[i].requires_grad_() for i in wants]
+        out = eg.layer_norm(xs[0], shape[-1:], xs[1], xs[2])
+        return [g.numpy() for g in eg.autograd.grad(out, leaves, eg.tensor(seed))]
+
+    got, threads = gradients((0, 1, 2)), thread_pool.num_threads()
+    thread_pool.set_num_threads(1)
+    try:
+        alone = gradients((0, 1, 2))
+    finally:
+        thread_pool.set_num_threads(threads)
+    apart = [gradients((i,))[0] for i in range(3)]
+    ts = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (a, w, b)]
+    theirs = torch.nn.functional.layer_norm(ts[0], shape[-1:], ts[1], ts[2])
+    wanted = torch.autograd.grad(theirs, ts, torch.tensor(seed, dtype=torch.float64))
+    for one, same, by_itself, t in zip(got, alone, apart, wanted, strict=True):
+        assert np.array_equal(one, same)
+        scale = np.abs(t.numpy()).max()
+        for found in (one, by_itself):
+            assert np.abs(found - t.numpy()).max() <= 16 * np.finfo(dtype).eps * scale

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends.cpu.fused.row_loops import Pass, Row, SmallRows, run
+from everygrad.backends.cpu.fused.row_loops import Body, Pass, Row, SmallRows, run, run_with_sums
 from everygrad.backends.cpu.kernels.half_conversions import is_half
 from everygrad.compiler.expr import Expr, call
 from everygrad.core.shapes import Shape, size_of
@@ -115,6 +115,25 @@ def scaled_standardize_vjp(eps: float) -> tuple[Pass, ...]:
         ),
         Pass(store=stored),
     )
+
+
+@lru_cache(maxsize=64)
+def _scaled_standardize_gradients(eps: float) -> tuple[Pass, ...]:
+    """The same, and the gradients of weight and bias."""
+    *before, last = scaled_standardize_vjp(eps)
+    weight: Body = lambda r: r.x[0] * (_centred(r, 1, 0) * _scale(r, 2, eps))  # noqa: E731
+    return (*before, last._replace(columns=(weight, lambda r: r.x[0])))
+
+
+def scaled_standardize_gradients(g: Any, x: Any, weight: Any, eps: float) -> Any:
+    """Those of (x, weight, bias), by one kernel; None where there are no rows."""
+    if not x.size:
+        return None
+    n = x.shape[-1]
+    arrays = [np.ascontiguousarray(a).reshape(-1, n) for a in (g, x)]
+    passes = _scaled_standardize_gradients(eps)
+    by_x, by_weight, by_bias = run_with_sums(passes, [*arrays, np.ascontiguousarray(weight)], 1)
+    return by_x.reshape(x.shape), by_weight, by_bias
 
 
 @lru_cache(maxsize=64)

@@ -46,14 +46,17 @@ class Row:
 
 
 class Pass(NamedTuple):
-    """One pass over the row: bodies to reduce ("add" or "max"), and one to store, or None."""
+    """One pass over the row: bodies to reduce ("add" or "max"), and one to store, or None; and
+    bodies whose sums over the rows are wanted, for each place in them."""
 
     reduce: tuple[tuple[str, Body], ...] = ()
     store: Body | None = None
+    columns: tuple[Body, ...] = ()
 
 
 class _RowKernelWriter:
-    """Writes one kernel: kernel(lo, hi, n, out, *inputs) over rows [lo, hi) of n elements.
+    """Writes one kernel: kernel(lo, hi, n, out, *inputs) over rows [lo, hi) of n elements. One that
+    sums columns takes two more: `per`, and arrays of (blocks of so many rows, n), one for each sum.
 
     Half floats are computed in float32 and rounded when they are stored. `long`: rows may be
     longer than a strip; strips cost time if rows are short. The last `shared` inputs are one row,
@@ -137,6 +140,12 @@ class _RowKernelWriter:
             value = intrinsics.cast(e, self.body(one.store), self.dtype, self.held)
             at = e.emit("ptr", f"getelementptr inbounds {self.memory}, ptr %row.out, i64 %i")
             lines.append(f"  store {value.type} {value.name}, ptr {at.name}, align 1")
+        for j, column in enumerate(one.columns):
+            value = self.body(column)
+            at = e.emit("ptr", f"getelementptr inbounds {self.type}, ptr %row.column{j}, i64 %i")
+            held = e.emit(self.type, f"load {self.type}, ptr {at.name}, align 4")
+            total = e.op("fadd", held, value)
+            lines.append(f"  store {self.type} {total.name}, ptr {at.name}, align 4")
         for i in range(mark, len(lines)):
             lines[i] = lines[i].replace(", i64 %i", f", i64 %i{k}")
         phis = [f"  %i{k} = phi i64 [ %s{k}, %strip{k} ], [ %i.next{k}, %loop{k} ]"]
@@ -212,6 +221,13 @@ class _RowKernelWriter:
             ("%out", "%row.out", "%offset"),
         ]:
             lines.append(f"  {row} = getelementptr inbounds {self.memory}, ptr {pointer}, i64 {at}")
+        columns = sum(len(one.columns) for one in self.passes)
+        if columns:
+            lines.append("  %block = udiv i64 %r, %per")
+            lines.append("  %block.row = mul i64 %block, %n")
+        for j in range(columns):
+            at = f"getelementptr inbounds {self.type}, ptr %columns{j}, i64 %block.row"
+            lines.append(f"  %row.column{j} = {at}")
         for k, one in enumerate(self.passes):
             self.traverse(k, one)
         lines += [
@@ -226,6 +242,8 @@ class _RowKernelWriter:
         arguments = ", ".join(
             ["i64 %lo", "i64 %hi", "i64 %n", "ptr noalias %out"]
             + [f"ptr noalias readonly {p}" for p in names]
+            + (["i64 %per"] if columns else [])
+            + [f"ptr noalias %columns{j}" for j in range(columns)]
         )
         head = f"define void @rows({arguments}) {engine().attributes} {{"
         return "\n".join([*sorted(self.e.declarations), head, *lines, "}", ""])
@@ -257,6 +275,24 @@ def run(passes: tuple[Pass, ...], arrays: Sequence[Any], shared: int = 0) -> Any
     return out
 
 
+def run_with_sums(passes: tuple[Pass, ...], arrays: Sequence[Any], shared: int) -> tuple[Any, ...]:
+    """As `run`, and the sums over the rows that the passes ask for. Rows are added up in blocks,
+    in their dtype, and blocks in float64: blocks depend on the shape alone."""
+    count, n = arrays[0].shape
+    dtype = arrays[0].dtype
+    out = empty((count, n), dtype)
+    per = min(max(count // _BLOCKS, _LEAST), _MOST)
+    sums = np.zeros((sum(len(one.columns) for one in passes), -(-count // per), n), dtype)
+    kernel = _compiled(passes, len(arrays), FROM_NP[dtype], n > STRIP, shared)
+    given = [n, address_of(out), *(address_of(a) for a in arrays), per]
+    spread(kernel, count, per, given + [address_of(s) for s in sums])
+    if sums.shape[1] == 1:
+        return out, *sums[:, 0]
+    return out, *np.add.reduce(sums, 1, np.float64).astype(dtype)
+
+
+# rows whose sums are made one after the other in float32, which is not for many more
+_BLOCKS, _LEAST, _MOST = 16, 32, 256
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 MANY = 100  # calls after which a builtin is worth its making
 
