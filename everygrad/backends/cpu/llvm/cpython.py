@@ -28,7 +28,8 @@ CONTIGUOUS = 1  # of the flags
 API = {
     "PyType_GenericAlloc": "ptr (ptr, i64)", "PyType_IsSubtype": "i32 (ptr, ptr)",
     "PyTuple_New": "ptr (i64)", "PyTuple_SetItem": "i32 (ptr, i64, ptr)",
-    "PyTuple_GetItem": "ptr (ptr, i64)", "PyContextVar_Get": "i32 (ptr, ptr, ptr)",
+    "PyTuple_GetItem": "ptr (ptr, i64)", "PyTuple_Size": "i64 (ptr)",
+    "PyContextVar_Get": "i32 (ptr, ptr, ptr)",
     "PyLong_AsSsize_t": "i64 (ptr)", "PyObject_Vectorcall": "ptr (ptr, ptr, i64, ptr)",
     "PyObject_GetAttr": "ptr (ptr, ptr)", "PyErr_ExceptionMatches": "i32 (ptr)",
     "PyDict_GetItem": "ptr (ptr, ptr)", "PyObject_VectorcallDict": "ptr (ptr, ptr, i64, ptr)",

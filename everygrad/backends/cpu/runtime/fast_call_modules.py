@@ -41,7 +41,7 @@ def _apply(tensor: dict[str, int], node: dict[str, int]) -> str:
     begin(f)
     f.go_unless(f.equal("%n", "3", "i64"), "miss")
     op, inputs, params = (f.load("%args", 8 * i) for i in range(3))
-    count = f.load(inputs, HEAD, "i64")
+    count = f.emit("i64", f"call i64 @PyTuple_Size(ptr {inputs})")
     before = f.emit("i64", f"sub i64 {count}, 1")
     f.go_unless(f.emit("i1", f"icmp ult i64 {before}, {MOST_OPERANDS}"), "miss")
     limit = f.emit("i64", f"call i64 @number(ptr {f.common('limit')})")
@@ -52,7 +52,7 @@ def _apply(tensor: dict[str, int], node: dict[str, int]) -> str:
     f.begin.append(f"  %nodes = alloca [{MOST_OPERANDS} x ptr]")
     for i in range(MOST_OPERANDS):
         f.go_unless(f.emit("i1", f"icmp sgt i64 {count}, {i}"), "ready")
-        x = f.load(inputs, HEAD + 8 + 8 * i)
+        x = f.emit("ptr", f"call ptr @PyTuple_GetItem(ptr {inputs}, i64 {i})")
         a = f.emit("ptr", f"call ptr @payload(ptr %s, ptr {x})")
         f.go_if(f.equal(a, "null"), "miss")
         own = f.load(x, tensor["_node"])
