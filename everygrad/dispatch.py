@@ -254,7 +254,12 @@ def refuse_masked(value: Any) -> None:
 
 def as_tensor(value: Any, like: Tensor, dtype: DType | None = None) -> Tensor:
     """A number or NumPy array as a tensor on the device of `like`."""
-    if type(value) is float and type(like._data) is ndarray and dtype in _PLAIN:
+    if (
+        type(value) is float
+        and type(like._data) is ndarray
+        and dtype in _PLAIN
+        and not intercepted()
+    ):
         return wrap(np.asarray(value, dtype.np))
     if isinstance(value, np.generic):
         value = value.item()

@@ -86,6 +86,13 @@ class Record(NamedTuple):
     layouts: dict[int, Layout]  # of the outputs that are parts of placed tensors
 
 
+def _followed(reads: Reads, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """fn's result. Who looks at a frame's variables has them live as long as the frame: this one
+    ends where `trace` goes on."""
+    with reads.following():
+        return fn(*args, **kwargs)
+
+
 def trace(
     fn: Callable[..., Any],
     leaves: list[Any],
@@ -106,8 +113,7 @@ def trace(
         for t in tensors:
             tracer.capture_argument(t)
         builder = _Builder(tracer, tensors)
-        with reads.following():
-            out = fn(*args, **kwargs)
+        out = _followed(reads, fn, args, kwargs)
         reads.end()
         guards, once = reads.finish(out)
         _check_arguments(leaves, tree, (args, kwargs))
