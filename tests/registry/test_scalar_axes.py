@@ -112,7 +112,8 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "unique_consecutive": (lambda lib, x, d: lib.unique_consecutive(x, dim=d), CUTS),
 }
 NOT_OF_ONE_AXIS = {
-    PAIRS_OF_AXES: "diag_embed frobenius_norm nuclear_norm permute permute_dims linalg.tensorsolve",
+    PAIRS_OF_AXES: """diag_embed frobenius_norm nuclear_norm permute permute_dims linalg.tensorsolve
+        linalg.matrix_norm""",
     "PyTorch has no such function, or refuses it": "categorical permutation take_along_axis repeat",
     "as fft.fft": """fft.fft2 fft.fftn fft.fftshift fft.hfft fft.hfft2 fft.hfftn fft.ifft fft.ifft2
         fft.ifftn fft.ifftshift fft.ihfft fft.ihfft2 fft.ihfftn fft.irfft fft.irfft2 fft.irfftn

@@ -264,7 +264,8 @@ class _ScaledStandardize(Kernel):
         _, x, weight, _ = self.restore(node, create_graph)
         axes, eps = node.params["axes"], node.params["eps"]
         to_x, to_weight, to_bias = (parent is not None for parent in node.parents)
-        plain = not create_graph and type(g._data) is np.ndarray and not intercepted()
+        arrays = all(t is None or type(t._data) is np.ndarray for t in (g, x, weight))
+        plain = not create_graph and arrays and not intercepted()
         by_x = by_weight = by_bias = None
         if plain and to_x and to_weight and to_bias and axes == (x.ndim - 1,):
             found = CPU.norm_gradients(g._data, x._data, weight._data, eps)

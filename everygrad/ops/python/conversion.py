@@ -136,10 +136,11 @@ def to(
     """The same values on another device, or in another dtype, or both; or as another tensor has
     them. The name of a dtype in place of a device is taken for what it is.
 
-    `non_blocking` changes nothing: what is moved cannot change meanwhile, so nobody need wait.
+    `non_blocking` and `copy` change nothing: what is moved, or shared, cannot change meanwhile.
     """
-    if non_blocking is not False:
-        shapes.as_bool(non_blocking, "to", "non_blocking")
+    for name, value in (("non_blocking", non_blocking), ("copy", copy)):
+        if value is not False:
+            shapes.as_bool(value, "to", name)
     if dtypes.names_dtype(device) and dtype is None:
         device, dtype = None, device
     elif isinstance(device, Tensor):

@@ -227,4 +227,4 @@ def test_gradients_of_layer_norm(dtype: str, shape: tuple[int, ...]) -> None:
         assert np.array_equal(one, same)
         scale = np.abs(t.numpy()).max()
         for found in (one, by_itself):
-            assert np.abs(found - t.numpy()).max() <= 16 * np.finfo(dtype).eps * scale
+            assert np.abs(found - t.numpy()).max() <= 64 * np.finfo(dtype).eps * scale
