@@ -10,7 +10,8 @@ its rows (LAMB, Muon, Adafactor) refuse them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from copy import deepcopy
 from functools import cache, partial
 from typing import Any, NamedTuple, Self
@@ -20,7 +21,7 @@ from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import CAREFUL, _Mode, _recording, is_grad_enabled, no_grad
 from everygrad.autograd.saved_tensor_hooks import Recorder, recorder
 from everygrad.core.context import tracing
-from everygrad.core.scopes import Settings
+from everygrad.core.scopes import Setting, Settings
 from everygrad.core.tensor import Tensor, shared
 from everygrad.distributed.background import Rest
 from everygrad.distributed.collectives import all_gather, reduce_scatter
@@ -225,6 +226,9 @@ class _Fresh:
 # --- level 3 -------------------------------------------------------------------------------------
 
 
+_running: ContextVar[ShardedParameters | None] = ContextVar("everygrad_sharded", default=None)
+
+
 class _Layer:
     """A module with parameters of its own, and how to gather them."""
 
@@ -245,7 +249,7 @@ class _Layer:
     def read(self, name: str) -> Any:
         """The module's attribute: whole where a forward reads it, be it another module's."""
         held = vars(self.module)[name]
-        if not (isinstance(held, ShardParameter) and self.owner.is_running()):
+        if not (isinstance(held, ShardParameter) and _running.get() is self.owner):
             return held
         number = next(i for i, part in enumerate(self.parts) if part.name == name)
         (whole,) = self.gather(self.parts[number : number + 1])
@@ -259,15 +263,12 @@ class _Layer:
         names = [part.name for part in self.parts]
         held = vars(self.module)
         shards = {name: held[name] for name in names}
-        held.update(zip(names, wholes, strict=True))
-        self.owner.depth += 1
+        plain = not is_grad_enabled() or tracing.get() is not None or recorder.get() is not None
         try:
-            if not is_grad_enabled() or tracing.get() is not None or recorder.get() is not None:
-                return self.inside(*args, **kwargs)
-            with _dropping(self, wholes):
+            held.update(zip(names, wholes, strict=True))
+            with Setting(_running, self.owner), nullcontext() if plain else _dropping(self, wholes):
                 return self.inside(*args, **kwargs)
         finally:
-            self.owner.depth -= 1
             held.update(shards)
 
     def again(self) -> list[Any]:
@@ -383,7 +384,6 @@ class ShardedParameters(BatchParallel):
         self.level = 3
         self.broadcast_buffers = broadcast_buffers
         self.latest: dict[_Layer, list[Any]] = {}
-        self.depth = 0  # of forwards that are running
         made: dict[int, _Part] = {}
         self._parts: list[_Part] = []
         for prefix, owner in list(module.named_modules()):
@@ -418,15 +418,8 @@ class ShardedParameters(BatchParallel):
         self.latest.clear()
         if self.training and self.broadcast_buffers:
             self.share_buffers()
-        self.depth += 1
-        try:
-            with self.drawing(rows):
-                return self.module(*args, **kwargs)
-        finally:
-            self.depth -= 1
-
-    def is_running(self) -> bool:
-        return self.depth > 0
+        with Setting(_running, self), self.drawing(rows):
+            return self.module(*args, **kwargs)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -198,10 +198,22 @@ def test_gelu_by_tanh_keeps_most_digits(dtype: str, low: float) -> None:
 # --- gradients of layer_norm ---------------------------------------------------------------------
 
 
+def _layer_norm_gradients(a: Any, w: Any, seed: Any) -> tuple[Any, Any, Any]:
+    """Written out in 80 bits: sums over 5,000 rows cost PyTorch's float64 some digits too."""
+    x, scale, g = (v.astype(np.longdouble) for v in (a, w, seed))
+    centred = x - x.mean(-1, keepdims=True)
+    inverse = 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + np.longdouble(1e-5))
+    unit, by_unit = centred * inverse, g * scale
+    means = (v.mean(-1, keepdims=True) for v in (by_unit, by_unit * unit))
+    by_x = inverse * (by_unit - next(means) - unit * next(means))
+    rows = tuple(range(x.ndim - 1))
+    return by_x, (g * unit).sum(rows), g.sum(rows)
+
+
 @pytest.mark.parametrize("shape", [(5,), (3, 7), (2, 3, 4), (64, 1000), (5000, 33), (40, 5000)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gradients_of_layer_norm(dtype: str, shape: tuple[int, ...]) -> None:
-    """All three by one kernel: PyTorch's in float64, the same bits on any number of threads, and
+    """All three by one kernel: the written-out ones, the same bits on any number of threads, and
     near those of one input at a time."""
     rng = np.random.default_rng(0)
     a, seed = rng.standard_normal((2, *shape)).astype(dtype)
@@ -220,11 +232,10 @@ def test_gradients_of_layer_norm(dtype: str, shape: tuple[int, ...]) -> None:
     finally:
         thread_pool.set_num_threads(threads)
     apart = [gradients((i,))[0] for i in range(3)]
-    ts = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (a, w, b)]
-    theirs = torch.nn.functional.layer_norm(ts[0], shape[-1:], ts[1], ts[2])
-    wanted = torch.autograd.grad(theirs, ts, torch.tensor(seed, dtype=torch.float64))
-    for one, same, by_itself, t in zip(got, alone, apart, wanted, strict=True):
+    for one, same, by_itself, wanted in zip(
+        got, alone, apart, _layer_norm_gradients(a, w, seed), strict=True
+    ):
         assert np.array_equal(one, same)
-        scale = np.abs(t.numpy()).max()
         for found in (one, by_itself):
-            assert np.abs(found - t.numpy()).max() <= 64 * np.finfo(dtype).eps * scale
+            off = np.abs(found - wanted).max()
+            assert off <= 16 * np.finfo(dtype).eps * np.abs(wanted).max()
