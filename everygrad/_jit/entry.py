@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain, repeat
-from operator import call
+from operator import attrgetter, call, is_
 from typing import Any
 from weakref import getweakrefcount
 
@@ -32,6 +32,7 @@ from everygrad.errors import TraceError
 _AN_ENTRY = 1 << 15  # bytes of an entry's own objects
 MOST_ARENAS = 16  # entries that are kept, whatever memory they compute in
 _DATA, _GRAD = repeat("_data"), repeat("_grad")
+_payload, _storage = attrgetter("_data"), attrgetter("storage")
 
 
 class Entry:
@@ -92,8 +93,10 @@ class Entry:
             for t in self.targets
             if t.tensor is not None and not t.grad and t.output in possible
         ]
+        self.donors = [tensor for _, _, tensor in self.donations]
+        self.whole = False  # whether the arrays that donors share with the replay fill their memory
         changed = {id(t.tensor) for t in self.targets if t.tensor is not None and not t.grad}
-        here = {number for _, number, _ in self.donations}
+        here = self.donated_inputs = {number for _, number, _ in self.donations}
         changing = [(i, t) for i, t, _ in self.outside if id(t) in changed]
         self.always_changing = [(i, t) for i, t in changing if i not in here]
         self.changing = changing
@@ -194,6 +197,7 @@ class Entry:
             if array is not arrays[i]:
                 if not self.suits(i, array):
                     raise TraceError("jit: a tensor was changed by another thread; call it again")
+                self.whole = self.whole and i not in self.donated_inputs
                 replay.put(i, aligned(part_of(array)))
         for i, origin in self.others:
             found: Any = _whose(origin, tensors)
@@ -288,9 +292,9 @@ class Entry:
     def fetches(self, tensors: Sequence[Tensor]) -> bool:
         """Whether a tensor of the CPU gets what another device computes."""
         near = () if self.host is None else self.host.outputs
-        return any(
+        return ndarray in map(type, map(_payload, self.value_owners)) or any(
             not t.grad and t.output not in near and type(_whose(t, tensors)._data) is ndarray
-            for t in self.targets
+            for t in self.other_targets
         )
 
     def hide_gradients(
@@ -320,7 +324,7 @@ class Entry:
             for k, array in zip(self.host.outputs, states, strict=True):
                 outputs[k] = array
         outputs = self.placed(outputs)
-        if self.elsewhere and any(type(t._data) is ndarray for t in self.value_owners):
+        if self.elsewhere and ndarray in map(type, map(_payload, self.value_owners)):
             self.sort_targets()  # one was moved here since
         changes = [
             map(setattr, self.value_owners, _DATA, map(outputs.__getitem__, self.value_outputs)),
@@ -330,7 +334,7 @@ class Entry:
             found = [self.change(target, tensors, outputs) for target in self.other_targets]
             changes.append(map(setattr, *zip(*found, strict=True)))
         if self.elsewhere:  # payloads whose finalisers are Python: they go when all is done
-            before = [t._data for t in self.value_owners]
+            before = [*map(_payload, self.value_owners)]
             before += [getattr(t, "_grad", None) for t in self.grad_owners]
             return partial(drain, chain(*changes, map(call, (last,)), before))
         return partial(drain, chain(*changes, map(call, (last,))))
@@ -341,11 +345,30 @@ class Entry:
         if _others_may_look():
             return found
         arrays = self.replay.arrays
+        if self.whole and (all_of_them := self.donated_together(arrays)) is not None:
+            return all_of_them
         for slot, number, tensor in self.donations:
             array = tensor._data
             if array is arrays[number] and _ours_alone(array):
                 found[slot] = array
+        kinds = {type(array) is ndarray for array in found.values()}
+        self.whole = len(found) == len(self.donations) and kinds != {True, False}
         return found
+
+    def donated_together(self, arrays: Sequence[Any]) -> dict[int, Any] | None:
+        """The same where nothing has changed since it was all of them: a training step has four
+        hundred, and a few native calls look at them. None: look at each."""
+        slots, numbers, _ = zip(*self.donations, strict=True)
+        payloads = [*map(_payload, self.donors)]
+        if not all(map(is_, payloads, map(arrays.__getitem__, numbers))):
+            return None
+        if max(map(refcount, payloads)) > _KNOWN_TOGETHER or any(map(getweakrefcount, payloads)):
+            return None
+        if type(payloads[0]) is not ndarray:
+            storages = [*map(_storage, payloads)]
+            if max(map(refcount, storages)) > _KNOWN_STORAGE:
+                return None
+        return dict(zip(slots, payloads, strict=True))
 
     def backward_replay(self) -> Any:
         """The compiled derivative."""
@@ -448,5 +471,23 @@ def _known() -> int:
     return look()
 
 
+def _known_together() -> tuple[int, int]:
+    """What refcount says of an array, and of its storage, where both are looked at in lists."""
+
+    class Holder:
+        _data: Any
+        storage: Any
+
+    t, array = Holder(), Holder()
+    t._data, array.storage = array, np.empty(1)
+    del array
+    inputs = [t._data]
+    assert inputs
+    payloads = [*map(_payload, [t])]
+    storages = [*map(_storage, payloads)]
+    return max(map(refcount, payloads)), max(map(refcount, storages))
+
+
 _KNOWN = calibrated(_known())
+_KNOWN_TOGETHER, _KNOWN_STORAGE = map(calibrated, _known_together())
 _KNOWN_HIDDEN, _KNOWN_HIDDEN_ARRAY = map(calibrated, _known_hidden())

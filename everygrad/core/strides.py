@@ -6,8 +6,11 @@ Every device and the compiler ask here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from everygrad.core.shapes import Shape
+
+_SHAPES = 4096  # whose strides are kept: a replay asks for those of every parameter
 
 
 def row_major(shape: Sequence[int]) -> Shape:
@@ -16,6 +19,11 @@ def row_major(shape: Sequence[int]) -> Shape:
     >>> row_major((2, 3, 4))
     (12, 4, 1)
     """
+    return _row_major(tuple(shape))
+
+
+@lru_cache(maxsize=_SHAPES)
+def _row_major(shape: Shape) -> Shape:
     strides = [1] * len(shape)
     for i in range(len(shape) - 2, -1, -1):
         strides[i] = strides[i + 1] * shape[i + 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from queue import SimpleQueue
 from typing import Any
 
@@ -238,6 +239,36 @@ def test_what_somebody_else_holds_is_not_overwritten() -> None:
     f()
     assert source[0] == 3.0
     assert q[0].item() == 4.0
+
+
+@pytest.mark.parametrize("holds", ["view", "tensor", "weak"])
+def test_one_of_many_that_somebody_holds(device: str, holds: str) -> None:
+    """The arrays of a step's parameters are looked at together from the third call on; one that
+    somebody else can see is not written over, and the others still are."""
+    weights = [eg.full((40, 30), float(i), device=device) for i in range(5)]
+
+    @eg.jit
+    def step() -> None:
+        for w in weights:
+            w += 1.0
+
+    for _ in range(4):
+        step()
+    held: Any = None
+    for k in range(3):
+        before = weights[2].numpy().copy()
+        if holds == "view":
+            held = weights[2].reshape(-1)
+        elif holds == "tensor":
+            held = weights[2].detach()
+        else:
+            held = weakref.ref(weights[2]._data)
+        step()
+        if holds != "weak":
+            assert (held.numpy().reshape(40, 30) == before).all()
+        del held
+        step()
+        assert [float(w[3, 4].item()) for w in weights] == [i + 4.0 + 2 * k + 2 for i in range(5)]
 
 
 def step_of(model: Any, opt: Any) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
-from operator import call
+from operator import call, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -72,7 +72,7 @@ class Runner:
         self.plan = plan
         self.addresses = [0] * plan.slots
         self.changed = set(range(len(plan.inputs)))  # inputs that were put since the last call
-        self.seen: dict[tuple[int, ...], Captured | SegmentedGraph | None] = {}
+        self.seen: dict[Any, Captured | SegmentedGraph | None] = {}  # by addresses
         self.hosted = any(map(is_hosted, plan.steps))  # more than one graph
         self.places: dict[int, tuple[int, int]] = {}  # by input: address, changes of it
         self.static: dict[int, Storage] = {}  # by input: the buffer it is copied to
@@ -83,7 +83,13 @@ class Runner:
         self.large = {s: n for s, n in plan.outputs.items() if n > _TINY}
         self.double_buffered = {s for s in self.large if s not in in_place}
         self.tiny_donations = {s: i for i, s in plan.donations.items() if s in self.tiny}
-        self.outside = [*(s for s in plan.inputs if s >= 0), *self.large, *self.tiny_donations]
+        outside = [*(s for s in plan.inputs if s >= 0), *self.large, *self.tiny_donations]
+        self.outside: Callable[[list[int]], Any] = (  # what their addresses are
+            itemgetter(*outside) if outside else lambda addresses: ()
+        )
+        numbers: dict[int, int] = {}  # one value, one array
+        self.order = [numbers.setdefault(id(a), len(numbers)) for _, a in plan.results]
+        self.distinct = [*{id(array): (slot, array) for slot, array in plan.results}.values()]
         self.memory: list[Storage] = []
         self.tuned = isinstance(self.gpu.driver, DryDriver)
 
@@ -122,13 +128,14 @@ class Runner:
         if not self.tuned:
             self.tune()
         small = None
-        if any(slot not in given and slot not in outputs for slot in self.tiny):
+        if not self.tiny.keys() <= given.keys() | outputs.keys():
             small = self.gpu.memory.take(self.tiny_bytes)
-        made: dict[int, CudaArray] = {}
-        for slot, array in self.plan.results:  # one value, one array
-            if id(array) not in made:
-                made[id(array)] = self.result(slot, array, arrays, outputs, small, given)
-        results = [made[id(array)] for _, array in self.plan.results]
+        held = given.get  # most results of a training step are written over what was there
+        made = [
+            held(slot) or self.result(slot, array, arrays, outputs, small)
+            for slot, array in self.distinct
+        ]
+        results = [made[k] for k in self.order]
         commit = _nothing if prepare is None else prepare(results)
         if around is not None:
             for i, step in enumerate(self.plan.steps):
@@ -218,26 +225,24 @@ class Runner:
     def put_outputs(self, given: dict[int, Any]) -> dict[int, Storage]:
         """The memory of each large result of this call."""
         made: dict[int, Storage] = {}
-        for slot, i in self.tiny_donations.items():
-            array = given.get(slot)
-            if array is not None:
-                self.addresses[slot] = array.ptr
-            elif i in self.static:  # its address changes: copied in, and out with the others
-                self.addresses[slot] = self.memory[1].ptr + self.tiny_at[slot]
+        addresses = self.addresses
+        for slot, array in given.items():
+            addresses[slot] = array.ptr
+        for slot in self.tiny_donations.keys() - given.keys():
+            if self.tiny_donations[slot] in self.static:
+                # its address changes: copied in, and out with the others
+                addresses[slot] = self.memory[1].ptr + self.tiny_at[slot]
             else:
                 made[slot] = self.gpu.memory.take(self.tiny[slot])
-                self.addresses[slot] = made[slot].ptr
-        for slot, size in self.large.items():
-            donated = given.get(slot)
-            if donated is not None:
-                self.addresses[slot] = donated.ptr
-                continue
+                addresses[slot] = made[slot].ptr
+        for slot in self.large.keys() - given.keys():
+            size = self.large[slot]
             made[slot] = (
                 self.free_buffer(slot, size)
                 if slot in self.double_buffered
                 else self.gpu.memory.take(size)
             )
-            self.addresses[slot] = made[slot].ptr
+            addresses[slot] = made[slot].ptr
         return made
 
     def free_buffer(self, slot: int, size: int) -> Storage:
@@ -269,14 +274,10 @@ class Runner:
         arrays: Sequence[Any],
         outputs: dict[int, Storage],
         small: Storage | None,
-        given: dict[int, Any],
     ) -> CudaArray:
         """A result on the memory of this call; constants stay where they are."""
         if slot < 0:
             return array
-        if slot in given:
-            found: CudaArray = given[slot]
-            return found
         storage, offset = outputs.get(slot), array.offset
         if storage is None and slot in self.tiny:
             storage, offset = small, offset + self.tiny_at[slot] // array.dtype.itemsize
@@ -291,7 +292,7 @@ class Runner:
     def launch(self, launched: list[Any], given: set[int]) -> None:
         """All launches: one by one for new addresses, else as one graph. The last of them adds to
         `launched`: until then nothing has changed that anyone sees (the `given` slots)."""
-        key = tuple([self.addresses[s] for s in self.outside])
+        key = self.outside(self.addresses)
         found = self.seen.get(key)
         if found is not None:
             found.launch(launched)
