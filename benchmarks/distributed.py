@@ -1,6 +1,6 @@
 """Collectives and the launcher beside PyTorch's gloo and torchrun, on one machine.
 
-    python -m benchmarks.distributed [--rounds 5] [--link 1gbit] [--write]
+    python -m benchmarks.distributed [--rounds 5] [--link 1gbit [--batch 64 --batch 512]] [--write]
 
 Two processes sum 16 MB of float32 (4 million numbers): everygrad under its launcher, by the MPI
 wheel of PyPI, and PyTorch under torchrun, by gloo. Both take turns and the best of all rounds
@@ -8,7 +8,8 @@ counts. The start is the time from the command to the first line of the user's s
 
 With `--link`, as root, both also train a network with 42 MB of gradients on two simulated hosts
 (`devtools.simulated_hosts`: network namespaces, a core each, joined by a link of that rate in each
-direction), in turns, `--link-rounds` times. What communication adds to a step, beyond the same step
+direction), in turns, `--link-rounds` times, with each size of batch: a larger one has more work
+to hide communication behind. What communication adds to a step, beyond the same step
 without it, is exposed: it was not hidden behind backward. Steps with and without take turns.
 """
 
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,7 +70,8 @@ dist.destroy_process_group()
 """
 
 
-LAYERS, WIDTH, BATCH = 10, 1024, 64  # 42 MB of float32
+LAYERS, WIDTH = 10, 1024  # 42 MB of float32
+BATCHES = [64, 256, 1024]  # rows a rank; BATCH in the scripts
 STEPS = 8
 
 # Steps without and with communication take turns, so that both see the same load of the machine.
@@ -94,7 +97,7 @@ import everygrad as eg
 dist = eg.distributed
 mesh = dist.Mesh({{"data": dist.world_size()}})
 rng = np.random.default_rng(0)
-x = eg.tensor(rng.normal(size=({BATCH}, {WIDTH})).astype("float32"))
+x = eg.tensor(rng.normal(size=(BATCH, {WIDTH})).astype("float32"))
 
 def meet():
     dist.barrier(mesh)
@@ -153,7 +156,7 @@ for _ in range({LAYERS}):
     layers += [torch.nn.Linear({WIDTH}, {WIDTH}, bias=False), torch.nn.Tanh()]
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
 sgd = torch.optim.SGD(model.parameters(), lr=1e-3)
-x = torch.randn({BATCH}, {WIDTH})
+x = torch.randn(BATCH, {WIDTH})
 meet = dist.barrier
 
 def run(together):
@@ -198,9 +201,9 @@ class Exposed(NamedTuple):
     sent: float
 
 
-def exposed(hosts: Hosts, name: str) -> Exposed:
+def exposed(hosts: Hosts, name: str, batch: int) -> Exposed:
     """Train on both hosts."""
-    script = TRAININGS[name]
+    script = TRAININGS[name].replace("BATCH", str(batch))
     env = {"OMPI_MCA_btl": "self,tcp", "GLOO_SOCKET_IFNAME": INTERFACE, "OMP_NUM_THREADS": "1"}
     if "torch" in script:
         env |= {"WORLD_SIZE": "2", "MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": "29400"}
@@ -228,24 +231,23 @@ def exposed(hosts: Hosts, name: str) -> Exposed:
     )
 
 
-def link_table(rate: str, rounds: int) -> list[str]:
+def link_table(rate: str, rounds: int, batches: list[int]) -> list[str]:
     """The lines of the table of trainings over a link."""
     lines = [
         f"42 MB of gradients between two simulated hosts, whose link carries {rate} in each "
         f"direction; medians of the steps of a run, of {rounds} runs in turns:",
         "",
-        "| | run | a step alone, ms | with communication | exposed | MB sent a rank |",
-        "|---|---|---|---|---|---|",
+        "| | batch | run | a step alone, ms | with communication | exposed | MB sent a rank |",
+        "|---|---|---|---|---|---|---|",
     ]
     most = 0.0
     with two_hosts(rate) as hosts:
-        for i in range(rounds):
-            for name in TRAININGS:
-                found = exposed(hosts, name)
-                most = max(most, found.sent)
-                times = " | ".join(f"{1e3 * seconds:.0f}" for seconds in found[:3])
-                lines.append(f"| {name} | {i + 1} | {times} | {found.sent / 1e6:.1f} |")
-                print(lines[-1], flush=True)
+        for batch, i, name in product(batches, range(rounds), TRAININGS):
+            found = exposed(hosts, name, batch)
+            most = max(most, found.sent)
+            times = " | ".join(f"{1e3 * seconds:.0f}" for seconds in found[:3])
+            lines.append(f"| {name} | {batch} | {i + 1} | {times} | {found.sent / 1e6:.1f} |")
+            print(lines[-1], flush=True)
     bits = float(rate.removesuffix("gbit")) * 1e9 if rate.endswith("gbit") else None
     if bits is not None:
         floor = 8e3 * most / bits
@@ -273,6 +275,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--link", help="a rate, such as 1gbit: needs root")
     parser.add_argument("--link-rounds", type=int, default=3)
+    parser.add_argument("--batch", type=int, action="append", help="rows a rank; several times")
     parser.add_argument("--write", action="store_true", help="write DISTRIBUTED.md")
     given = parser.parse_args()
     ours = [sys.executable, "-m", "everygrad.launch", "-n", "2"]
@@ -288,7 +291,7 @@ def main() -> None:
             f"| {name} | {start:.2f} | {seconds * 1e3:.2f} | {4 * COUNT / seconds / 1e9:.2f} |"
         )
     if given.link:
-        lines += ["", *link_table(given.link, given.link_rounds)]
+        lines += ["", *link_table(given.link, given.link_rounds, given.batch or BATCHES)]
     text = "\n".join(lines)
     print(text)
     if given.write:
