@@ -10,6 +10,7 @@ from everygrad import dtypes
 from everygrad.backends import base, strided_views
 from everygrad.backends.webgpu.array import WebGPUArray, storage_of
 from everygrad.backends.webgpu.attention import attention
+from everygrad.backends.webgpu.conv import convolution
 from everygrad.backends.webgpu.gemm import operand_reads
 from everygrad.backends.webgpu.kernels import (
     copy_kernels,
@@ -140,9 +141,9 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "matmul": operand_reads.matmul,
     "linear": operand_reads.linear,
     "linear_bias": operand_reads.linear_bias,
-    "conv2d": operand_reads.conv2d,
-    "conv2d_input": operand_reads.conv2d_input,
-    "conv2d_weight": operand_reads.conv2d_weight,
+    "conv2d": convolution.conv2d,
+    "conv2d_input": convolution.conv2d_input,
+    "conv2d_weight": convolution.conv2d_weight,
     "max_pool2d_index": max_pool2d_index,
     "take": gather_scatter.take,
     "gather": gather_scatter.gather,

@@ -1,1 +1,1 @@
-"""Matrix products and convolutions: the choice of a kernel, tiled GEMM, GEMV, epilogues."""
+"""Matrix products: the choice of a kernel, tiled GEMM, GEMV, epilogues."""

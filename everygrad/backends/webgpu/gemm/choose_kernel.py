@@ -1,6 +1,7 @@
 """Which kernel computes a product, and running it.
 
-Most products are tiled (`gemm`); float16 uses the device's cooperative matrices where it has them
+Most products are tiled (`gemm`), those over all places of images by a kernel of their own
+(`conv.image_tile`); float16 uses the device's cooperative matrices where it has them
 (`cooperative_matrix`); few rows or columns use `gemv`; integers and tiny products use one thread
 for each result. Where the results alone would not keep a GPU busy, the terms are split (split-K)
 and a second kernel adds the partial sums. The split depends on sizes and on the kind of device
@@ -10,12 +11,14 @@ only, so results are reproducible bit for bit.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from everygrad.backends.strided_views import permute_dims
 from everygrad.backends.webgpu.array import WebGPUArray, distinct, storage_of
 from everygrad.backends.webgpu.gemm import cooperative_matrix, gemm, gemv
 from everygrad.backends.webgpu.gemm.gemm import GemmOperands, Tile
 from everygrad.backends.webgpu.gemm.result_writes import Epilogue, fits_vec4, plain
+from everygrad.backends.webgpu.kernels.copy_kernels import copied
 from everygrad.backends.webgpu.kernels.reduction import accumulator_dtype, as_dtype, reduce
 from everygrad.backends.webgpu.source.render import (
     cast,
@@ -50,17 +53,38 @@ SLICE_NS, KERNEL_NS, PART_NS = 1300, 5500, 200
 Sizes = tuple[int, int, int, int]  # matrices, rows, columns, terms
 
 
+class TiledOperands(Protocol):
+    """How a tiled kernel reads its operands: the words of each binding, the uniform's length."""
+
+    @property
+    def params(self) -> int: ...
+
+    @property
+    def words(self) -> tuple[str, ...]: ...
+
+    def tile(self, rows: int, columns: int, matrices: int) -> Tile: ...
+
+    def kernel(self, tile: Tile, epilogue: Epilogue, vec4_out: bool) -> str: ...
+
+
 class Product(NamedTuple):
     """(matrices, rows, columns) results of `terms` terms each; `kind` names the kernel."""
 
     name: str
-    kind: str  # simple, gemv, tiled or cooperative
-    operands: GemmOperands
+    kind: str  # simple, gemv, tiled, cooperative or images
+    operands: Any  # GemmOperands; of images any TiledOperands
     arrays: list[WebGPUArray]
     params: list[int]  # of the uniform, after its head
     sizes: Sizes
     dtype: DType
     shape: Shape  # of the result as its op has it
+    run: int = 0  # columns that are stored side by side; 0: all of them
+    order: Shape = ()  # of the axes in which the second array is read: it is copied before
+
+    @property
+    def is_vec4(self) -> bool:
+        """Whether results are stored four at a time."""
+        return (self.run or self.sizes[2]) % 4 == 0
 
 
 def kind_of(dev: WebGPU, sizes: Sizes, dtype: DType) -> str:
@@ -82,8 +106,7 @@ def run(dev: WebGPU, product: Product) -> WebGPUArray:
     elif product.kind == "gemv":
         out = as_dtype(dev, _run_gemv(dev, product), product.dtype)
     else:
-        vec4 = product.sizes[2] % 4 == 0
-        whole = vec4 and parts_of(dev, product) == 1
+        whole = product.is_vec4 and parts_of(dev, product) == 1
         stored = product.dtype if whole else float32
         (out,) = run_with(dev, product, plain(stored), [])
         out = as_dtype(dev, out, product.dtype)
@@ -94,8 +117,8 @@ def takes_epilogue(dev: WebGPU, product: Product, epilogue: Epilogue) -> bool:
     """Whether `run_with` can run this product with an epilogue."""
     buffers = len(product.operands.words) + epilogue.inputs + len(epilogue.outputs)
     return (
-        product.kind in ("tiled", "cooperative")
-        and product.sizes[2] % 4 == 0
+        product.kind in ("tiled", "cooperative", "images")
+        and product.is_vec4
         and fits_vec4(epilogue.outputs)
         and buffers <= dev.gpu.limits.storage_buffers
         and parts_of(dev, product) == 1
@@ -108,6 +131,10 @@ def run_with(
     """The epilogue's results, each in C order over the product's elements. `inputs` are the
     storages it reads. Parts of the terms are summed only where the result is the sum itself."""
     tile, source = _text(dev, product, epilogue)
+    if product.order:
+        first, second = product.arrays
+        ordered = copied(dev, permute_dims(dev, second, product.order))
+        product = product._replace(arrays=[first, ordered])
     matrices, rows, columns, _ = product.sizes
     parts = parts_of(dev, product)
     outs = [dev.empty((parts * matrices, rows, columns), dtype) for dtype in epilogue.outputs]
@@ -138,19 +165,20 @@ def _dispatch(
 
 
 def _text(dev: WebGPU, product: Product, epilogue: Epilogue) -> tuple[Tile, str]:
-    vec4_out = product.sizes[2] % 4 == 0
+    operands, vec4_out = product.operands, product.is_vec4
     if product.kind == "cooperative":
-        return cooperative_matrix.TILE, cooperative_matrix.kernel(
-            product.operands, epilogue, vec4_out
-        )
+        return cooperative_matrix.TILE, cooperative_matrix.kernel(operands, epilogue, vec4_out)
     tile = _tile(dev, product)
     if tile is gemm.DIRECT:
-        return tile, gemm.direct(product.operands, epilogue, vec4_out)
-    return tile, gemm.kernel(product.operands, tile, epilogue, vec4_out)
+        return tile, gemm.direct(operands, epilogue, vec4_out)
+    return tile, operands.kernel(tile, epilogue, vec4_out)
 
 
 def _tile(dev: WebGPU, product: Product) -> Tile:
     matrices, rows, columns, terms = product.sizes
+    if product.kind == "images":
+        images: TiledOperands = product.operands
+        return images.tile(rows, columns, matrices)
     if dev.gpu.is_software and product.operands.is_vec4 and terms % 4 == 0 and columns >= 4:
         return gemm.DIRECT
     if rows <= gemm.FLAT_TILE.rows:

@@ -8,6 +8,7 @@ its own set of results, which a second kernel adds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -42,6 +43,9 @@ class GemmOperands(NamedTuple):
     @property
     def is_vec4(self) -> bool:
         return all(side.along for side in self.sides)
+
+    def kernel(self, tile: Tile, epilogue: Epilogue, vec4_out: bool) -> str:
+        return kernel(self, tile, epilogue, vec4_out)
 
 
 class Tile(NamedTuple):
@@ -148,28 +152,34 @@ def _transposed_slice(
 # --- sums --------------------------------------------------------------------------------------
 
 
-def _inner(tile: Tile) -> str:
-    """Four terms, all products of the thread's rows and columns."""
-    lines = []
+def _in_order(term: str, vector: str, vectors: int) -> str:
+    """Where a vector of a term lies in shared memory."""
+    return f"{term} * {vectors}u + {vector}"
+
+
+def multiplied(tile: Tile, place: Callable[[str, str, int], str] = _in_order) -> str:
+    """The loop over a slice's terms, four at a time: all products of the thread's rows and
+    columns."""
+    lines = [f"    for (var k4 = 0u; k4 < {tile.terms // 4}u; k4 = k4 + 1u) {{\n"]
     down, across = tile.threads
     for u in range(4):
         term = f"(k4 * 4u + {u}u)"
         for r in range(tile.down):
-            lines.append(
-                f"      let x{u}{r} = xs[{term} * {tile.rows // 4}u + ty + {down * r}u];\n"
-            )
+            at = place(term, f"ty + {down * r}u", tile.rows // 4)
+            lines.append(f"      let x{u}{r} = xs[{at}];\n")
         for c in range(tile.across):
-            at = f"{term} * {tile.columns // 4}u + tx + {across * c}u"
+            at = place(term, f"tx + {across * c}u", tile.columns // 4)
             lines.append(f"      let y{u}{c} = ys[{at}];\n")
         for r in range(tile.down):
             for i, part in enumerate("xyzw"):
                 for c in range(tile.across):
                     acc = f"s{r}{i}{c}"
                     lines.append(f"      {acc} = {acc} + x{u}{r}.{part} * y{u}{c};\n")
-    return "".join(lines)
+    return "".join([*lines, "    }\n"])
 
 
-def _results(tile: Tile, epilogue: Epilogue, vec4_out: bool) -> str:
+def results_of(tile: Tile, epilogue: Epilogue, vec4_out: bool) -> str:
+    """Lines that store the thread's results."""
     lines = []
     down, across = tile.threads
     for r in range(tile.down):
@@ -204,10 +214,9 @@ def kernel(operands: GemmOperands, tile: Tile, epilogue: Epilogue, vec4_out: boo
         + right.read
         + f"  for (; k0 < end; ) {{\n{left.put}{right.put}    k0 = k0 + {tile.terms}u;\n"
         + f"    workgroupBarrier();\n{left.read}{right.read}"
-        + f"    for (var k4 = 0u; k4 < {tile.terms // 4}u; k4 = k4 + 1u) {{\n"
-        + _inner(tile)
-        + "    }\n    workgroupBarrier();\n  }\n"
-        + _results(tile, epilogue, vec4_out)
+        + multiplied(tile)
+        + "    workgroupBarrier();\n  }\n"
+        + results_of(tile, epilogue, vec4_out)
         + "}\n"
     )
     head = bindings(operands.words, epilogue, operands.params, vec4_out)

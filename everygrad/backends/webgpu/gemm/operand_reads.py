@@ -1,13 +1,11 @@
-"""Matrix products and convolutions: the WGSL functions by which kernels read their operands (an
-image is never unfolded in memory). `choose_kernel` chooses the kernel.
+"""Matrix products: the WGSL functions by which kernels read their operands. `choose_kernel` chooses
+the kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from everygrad import dtypes
 from everygrad.backends.strided_views import permute_dims, reshape
@@ -17,7 +15,7 @@ from everygrad.backends.webgpu.gemm.choose_kernel import Product, Sizes, kind_of
 from everygrad.backends.webgpu.gemm.gemm import COLUMNS, HEAD, GemmOperands, Side
 from everygrad.backends.webgpu.gemm.result_writes import Epilogue
 from everygrad.backends.webgpu.kernels.reduction import accumulator_dtype
-from everygrad.backends.webgpu.source.render import address, cast, constant, slot, split_index
+from everygrad.backends.webgpu.source.render import address, cast, constant, split_index
 from everygrad.backends.webgpu.source.word_layout import layout, load
 from everygrad.compiler.expr import Inst, Program
 from everygrad.core import shapes
@@ -83,7 +81,7 @@ class OperandReader(NamedTuple):
         return f"  let found = {value};\n  return vec4<f32>({parts});\n}}\n"
 
 
-def _reader(dev: WebGPU, kind: str, dtype: DType) -> OperandReader:
+def reader_of(dev: WebGPU, kind: str, dtype: DType) -> OperandReader:
     native = dtype is dtypes.float16 and "shader-f16" in dev.gpu.features and kind != "simple"
     return OperandReader(dtype, native, kind == "cooperative")
 
@@ -169,7 +167,7 @@ def product_of(dev: WebGPU, x: WebGPUArray, y: WebGPUArray) -> Product | None:
     size = (size_of(batch), x.shape[-2], y.shape[-1], x.shape[-1])
     kind = kind_of(dev, size, dtype)
     sides = _sides(x, y, kind, size, bindings[0] == bindings[1])
-    reader = _reader(dev, kind, dtype)
+    reader = reader_of(dev, kind, dtype)
     operands = _matrices(reader, len(sizes), (bindings[0], bindings[1]), sides)
     params = [*sizes[1:]]
     for a, steps in zip((x, y), strides, strict=True):
@@ -188,7 +186,7 @@ def matrices(dev: WebGPU, x: WebGPUArray, y: WebGPUArray) -> Product | None:
     return product_of(dev, x, y)
 
 
-def _run_or_zeros(
+def run_or_zeros(
     dev: WebGPU, found: Product | None, shape: Shape, like: WebGPUArray
 ) -> WebGPUArray:
     """The product's result; zeros where it has no terms."""
@@ -203,7 +201,7 @@ def matmul(dev: WebGPU, x: WebGPUArray, y: WebGPUArray) -> WebGPUArray:
         return complex_product.multiply(dev, x, y, matmul)
     found = matrices(dev, x, y)
     batch = shapes.broadcast("matmul", x.shape[:-2], y.shape[:-2])
-    return _run_or_zeros(dev, found, (*batch, x.shape[-2], y.shape[-1]), x)
+    return run_or_zeros(dev, found, (*batch, x.shape[-2], y.shape[-1]), x)
 
 
 def linear(dev: WebGPU, x: WebGPUArray, w: WebGPUArray) -> WebGPUArray:
@@ -235,190 +233,6 @@ def linear_bias(dev: WebGPU, x: WebGPUArray, w: WebGPUArray, b: WebGPUArray) -> 
         if choose_kernel.takes_epilogue(dev, found, epilogue):
             (out,) = choose_kernel.run_with(dev, found, epilogue, [b.storage])
             return WebGPUArray(dev.device, found.shape, x.dtype, out.storage)
-    product = _run_or_zeros(dev, found, (*x.shape[:-1], w.shape[0]), x)
+    product = run_or_zeros(dev, found, (*x.shape[:-1], w.shape[0]), x)
     added: WebGPUArray = dev.elementwise("add", _addition(FROM_NP[x.dtype]), [product, b])
     return added
-
-
-# --- convolutions --------------------------------------------------------------------------------
-
-
-class Geometry(NamedTuple):
-    """The sizes a convolution's kernels read from their uniform, in this order."""
-
-    images: int
-    groups: int
-    inner: int  # channels of a group
-    outer: int  # results of a group
-    height: int
-    width: int
-    kh: int
-    kw: int
-    sh: int
-    sw: int
-    ph: int
-    pw: int
-    dh: int
-    dw: int
-    oh: int
-    ow: int
-
-
-# constants in the source: indices are divided by them for each element that is read, and a
-# division by a constant is a multiplication
-_WINDOW = ("kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
-
-
-def _sizes(first: int, window: tuple[int, ...]) -> dict[str, str]:
-    known = {name: f"{n}u" for name, n in zip(_WINDOW, window, strict=True)}
-    return {name: slot(first + i) for i, name in enumerate(Geometry._fields)} | known
-
-
-def _geometry(window: Any, image: Shape, results: int) -> Geometry:
-    n, c, height, width = image
-    g = window.groups
-    return Geometry(
-        n, g, c // g, results // g, height, width, *window.size, *window.stride, *window.padding,
-        *window.dilation, *window.out_size(image),
-    )  # fmt: skip
-
-
-def _value(reader: OperandReader, buffer: str, at: str) -> str:
-    return f"  let p = {at};\n{reader.scalar(buffer)}"
-
-
-class ConvForm(Enum):
-    """What a convolution's product gives, by the op that asks for it."""
-
-    RESULT = "conv2d"
-    INPUT = "conv2d_input"
-    WEIGHT = "conv2d_weight"
-
-
-# two arrays of four axes: the image or the result, and the kernel or the result
-_FIRST, _SECOND = HEAD, HEAD + 5
-_CONV_PARAMS = HEAD + 10 + len(Geometry._fields)
-
-
-@lru_cache(maxsize=512)
-def _conv_operands(
-    form: ConvForm, reader: OperandReader, bindings: tuple[int, int], window: tuple[int, ...]
-) -> GemmOperands:
-    s = _sizes(HEAD + 10, window)
-    head = f"-> {reader.register} {{\n"
-    b0, b1 = (f"a{b}" for b in bindings)
-    image = (  # channel c of group u of image `at`, tap (i, j), place (y, x)
-        f"  let row = y * {s['sh']} + i * {s['dh']} - {s['ph']};\n"
-        f"  let col = x * {s['sw']} + j * {s['dw']} - {s['pw']};\n"
-        f"  if (row >= {s['height']} || col >= {s['width']}) {{ return {reader.zero}; }}\n"
-    )
-    channel = f"(u * {s['inner']} + c)"
-    result = f"(u * {s['outer']} + o)"
-    split = (
-        f"  let j = {{k}} % {s['kw']};\n  let i = ({{k}} / {s['kw']}) % {s['kh']};\n"
-        f"  let {{name}} = {{k}} / ({s['kw']} * {s['kh']});\n"
-    )
-    which = f"  let u = b % {s['groups']};\n  let at = b / {s['groups']};\n"
-    near = "tile"
-    if form is ConvForm.RESULT:  # rows: results, columns: places, terms: channels and taps
-        text = f"fn left(b: u32, o: u32, k: u32) {head}{which}" + split.format(k="k", name="c")
-        text += _value(reader, b1, address(_SECOND, [result, "c", "i", "j"]))
-        text += f"fn right(b: u32, k: u32, n: u32) {head}{which}" + split.format(k="k", name="c")
-        text += f"  let x = n % {s['ow']};\n  let y = n / {s['ow']};\n{image}"
-        text += _value(reader, b0, address(_FIRST, ["at", channel, "row", "col"]))
-    elif form is ConvForm.INPUT:  # rows: channels, columns: pixels, terms: results and taps
-        text = f"fn left(b: u32, c: u32, k: u32) {head}{which}" + split.format(k="k", name="o")
-        text += _value(reader, b1, address(_SECOND, [result, "c", "i", "j"]))
-        text += f"fn right(b: u32, k: u32, n: u32) {head}{which}" + split.format(k="k", name="o")
-        text += (
-            f"  let h = n / {s['width']} + {s['ph']} - i * {s['dh']};\n"
-            f"  let v = n % {s['width']} + {s['pw']} - j * {s['dw']};\n"
-            f"  let y = h / {s['sh']};\n  let z = v / {s['sw']};\n"
-            f"  if (h >= 0x80000000u || v >= 0x80000000u || y * {s['sh']} != h || "
-            f"z * {s['sw']} != v || y >= {s['oh']} || z >= {s['ow']}) "
-            f"{{ return {reader.zero}; }}\n"
-        )
-        text += _value(reader, b0, address(_FIRST, ["at", result, "y", "z"]))
-    else:  # WEIGHT; rows: results, columns: channels and taps, terms: places of all images
-        near = "terms"
-        place = (
-            f"  let x = k % {s['ow']};\n  let y = (k / {s['ow']}) % {s['oh']};\n"
-            f"  let at = k / ({s['ow']} * {s['oh']});\n"
-        )
-        text = f"fn left(u: u32, o: u32, k: u32) {head}{place}"
-        text += _value(reader, b1, address(_SECOND, ["at", result, "y", "x"]))
-        text += f"fn right(u: u32, k: u32, n: u32) {head}{place}" + split.format(k="n", name="c")
-        text += image + _value(reader, b0, address(_FIRST, ["at", channel, "row", "col"]))
-    sides = (Side("left", "", "terms"), Side("right", "", near))
-    words = (reader.word(vec4=False),) * (max(bindings) + 1)
-    return GemmOperands(text, _CONV_PARAMS, words, sides, reader.enable)
-
-
-def _convolve(
-    dev: WebGPU,
-    form: ConvForm,
-    a: WebGPUArray,
-    b: WebGPUArray,
-    geometry: Geometry,
-    sizes: Sizes,
-    shape: Shape,
-) -> Product | None:
-    dtype = FROM_NP[a.dtype]
-    if not size_of(shape) or a.storage is None or b.storage is None:
-        return None
-    _, bindings = distinct([a, b])
-    params = [a.offset, *a.strides, b.offset, *b.strides, *geometry]
-    kind = kind_of(dev, sizes, dtype)
-    window = tuple(getattr(geometry, name) for name in _WINDOW)
-    reader = _reader(dev, kind, dtype)
-    operands = _conv_operands(form, reader, (bindings[0], bindings[1]), window)
-    return Product(form.value, kind, operands, [a, b], params, sizes, dtype, shape)
-
-
-def convolution(dev: WebGPU, x: WebGPUArray, w: WebGPUArray, window: Any) -> Product | None:
-    g = _geometry(window, x.shape, w.shape[0])
-    sizes = (g.images * g.groups, g.outer, g.oh * g.ow, g.inner * g.kh * g.kw)
-    return _convolve(dev, ConvForm.RESULT, x, w, g, sizes, (g.images, w.shape[0], g.oh, g.ow))
-
-
-def input_gradient(
-    dev: WebGPU, y: WebGPUArray, w: WebGPUArray, window: Any, image: Shape
-) -> Product | None:
-    g = _geometry(window, image, w.shape[0])._replace(oh=y.shape[2], ow=y.shape[3])
-    sizes = (g.images * g.groups, g.inner, g.height * g.width, g.outer * g.kh * g.kw)
-    return _convolve(dev, ConvForm.INPUT, y, w, g, sizes, image)
-
-
-def weight_gradient(
-    dev: WebGPU, x: WebGPUArray, y: WebGPUArray, window: Any, weight: Shape
-) -> Product | None:
-    g = _geometry(window, x.shape, weight[0])._replace(oh=y.shape[2], ow=y.shape[3])
-    sizes = (g.groups, g.outer, g.inner * g.kh * g.kw, g.images * g.oh * g.ow)
-    return _convolve(dev, ConvForm.WEIGHT, x, y, g, sizes, weight)
-
-
-def conv2d(dev: WebGPU, x: WebGPUArray, w: WebGPUArray, window: Any) -> WebGPUArray:
-    shape = (x.shape[0], w.shape[0], *window.out_size(x.shape))
-    return _run_or_zeros(dev, convolution(dev, x, w, window), shape, x)
-
-
-def conv2d_input(
-    dev: WebGPU, y: WebGPUArray, w: WebGPUArray, window: Any, image: Shape
-) -> WebGPUArray:
-    return _run_or_zeros(dev, input_gradient(dev, y, w, window, image), image, y)
-
-
-def conv2d_weight(
-    dev: WebGPU, x: WebGPUArray, y: WebGPUArray, window: Any, weight: Shape
-) -> WebGPUArray:
-    return _run_or_zeros(dev, weight_gradient(dev, x, y, window, weight), weight, x)
-
-
-# by the op's name: the products that can have an epilogue in a compiled function
-PRODUCTS: dict[str, Callable[..., Product | None]] = {
-    "matmul": matrices,
-    "linear": lambda dev, x, w: matrices(dev, x, permute_dims(dev, w, (1, 0))),
-    "conv2d": convolution,
-    "conv2d_input": input_gradient,
-    "conv2d_weight": weight_gradient,
-}

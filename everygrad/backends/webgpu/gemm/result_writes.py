@@ -88,9 +88,15 @@ def stored(epilogue: Epilogue, value: str, at: str, count: str, vec4: bool) -> s
             lines.append(f"    {_out(q)}[e >> 2u] = {word};\n")
         return "".join(lines)
     for i, p in enumerate("xyzw"):
-        lines.append(f"    if ({i}u < {count}) {{\n      let q = results(e + {i}u, v.{p});\n")
-        for q, dtype in enumerate(epilogue.outputs):
-            bits = layout(dtype).bits.format(v=f"q.r{q}")
-            lines.append(f"      {_out(q)}[e + {i}u] = {bits};\n")
-        lines.append("    }\n")
+        one = stored_one(epilogue, f"v.{p}", f"e + {i}u")
+        lines.append(f"    if ({i}u < {count}) {{\n{one}    }}\n")
+    return "".join(lines)
+
+
+def stored_one(epilogue: Epilogue, value: str, at: str) -> str:
+    """Lines that store one number as element `at`, which is a word of each output."""
+    lines = [f"      let to = {at};\n      let q = results(to, {value});\n"]
+    for q, dtype in enumerate(epilogue.outputs):
+        bits = layout(dtype).bits.format(v=f"q.r{q}")
+        lines.append(f"      {_out(q)}[to] = {bits};\n")
     return "".join(lines)

@@ -10,9 +10,11 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from everygrad.backends.strided_views import permute_dims
 from everygrad.backends.webgpu.array import WebGPUArray
-from everygrad.backends.webgpu.gemm.choose_kernel import run_with, takes_epilogue
-from everygrad.backends.webgpu.gemm.operand_reads import PRODUCTS
+from everygrad.backends.webgpu.conv import convolution
+from everygrad.backends.webgpu.gemm.choose_kernel import Product, run_with, takes_epilogue
+from everygrad.backends.webgpu.gemm.operand_reads import matrices
 from everygrad.backends.webgpu.gemm.result_writes import Epilogue
 from everygrad.backends.webgpu.source.render import body, constant
 from everygrad.backends.webgpu.source.word_layout import layout, load
@@ -24,6 +26,14 @@ from everygrad.compiler.views import is_whole, view_of
 if TYPE_CHECKING:
     from everygrad.backends.webgpu.device import WebGPU
 
+# by the op's name: the products that can have an epilogue
+PRODUCTS: dict[str, Callable[..., Product | None]] = {
+    "matmul": matrices,
+    "linear": lambda dev, x, w: matrices(dev, x, permute_dims(dev, w, (1, 0))),
+    "conv2d": convolution.convolution,
+    "conv2d_input": convolution.input_gradient,
+    "conv2d_weight": convolution.weight_gradient,
+}
 _NAME = re.compile(r"\bt(\d+)\b")
 _ROUNDED = {"float16": "half_round({})", "bfloat16": "brain_round({})"}
 

@@ -1,0 +1,1 @@
+"""Convolutions: products that read images in place."""

@@ -1,0 +1,406 @@
+"""The tiled kernel of convolutions: one product over all images, which are read in place.
+
+Columns are the places of all images, one behind the other, and terms run through the channels of
+one tap of the window, then through those of the next: so a thread finds out once where its columns
+lie in their images, a slice of 16 terms belongs to one tap, and reading an element is an addition
+and two comparisons. For that the weights are brought into the order (taps, terms, rows) before.
+
+    RESULT   rows: results, columns: places, terms: channels, of each tap
+    INPUT    rows: channels, columns: pixels, terms: results, of each tap
+    WEIGHT   rows: results, columns: channels and taps, terms: the places of all images
+
+The first two store their results image by image. For a weight's gradient a thread reads all rows
+and columns at one place, which it finds once a slice; slices are kept in shared memory in an order
+in which neighbouring threads write to different banks.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
+
+from everygrad.backends.webgpu.gemm.gemm import (
+    COLUMNS,
+    FLAT_TILE,
+    HEAD,
+    LARGE_TILE,
+    MATRICES,
+    ROWS,
+    TALL_TILE,
+    TERMS,
+    TILE,
+    Tile,
+    multiplied,
+    results_of,
+    where,
+)
+from everygrad.backends.webgpu.gemm.operand_reads import OperandReader
+from everygrad.backends.webgpu.gemm.result_writes import Epilogue, bindings, stored, stored_one
+from everygrad.backends.webgpu.source.render import slot, with_library
+from everygrad.compiler.thresholds import edge
+
+ENOUGH = edge(__name__, "ENOUGH", 128, "count")  # tiles from which larger ones keep a GPU busy
+WIDE_TILE = Tile(64, 128, 1, 2)  # for few rows
+_OUTSIDE = "0xc0000000u"  # a row that is in no image, whatever a window adds to it
+
+
+class ConvForm(Enum):
+    """What a convolution's product gives, by the op that asks for it."""
+
+    RESULT = "conv2d"
+    INPUT = "conv2d_input"
+    WEIGHT = "conv2d_weight"
+
+
+class Geometry(NamedTuple):
+    """The sizes a convolution's kernels read from their uniform, in this order."""
+
+    images: int
+    groups: int
+    inner: int  # channels of a group
+    outer: int  # results of a group
+    height: int
+    width: int
+    kh: int
+    kw: int
+    sh: int
+    sw: int
+    ph: int
+    pw: int
+    dh: int
+    dw: int
+    oh: int
+    ow: int
+
+
+# constants in the source: indices are divided by them for each element that is read, and a
+# division by a constant is a multiplication
+WINDOW = ("kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
+# the uniform behind the head: of the first array and the second, the offset and four strides; the
+# sizes; how many blocks of terms a tap has
+FIRST_ARRAY, SECOND_ARRAY, SIZES = HEAD, HEAD + 5, HEAD + 10
+_BLOCKS = slot(SIZES + len(Geometry._fields))
+PARAMS = SIZES + len(Geometry._fields)
+
+
+def size_names(window: tuple[int, ...]) -> dict[str, str]:
+    """What each size is called in a kernel."""
+    known = {name: f"{n}u" for name, n in zip(WINDOW, window, strict=True)}
+    return {name: slot(SIZES + i) for i, name in enumerate(Geometry._fields)} | known
+
+
+class ImageOperands(NamedTuple):
+    """How a convolution reads its operands. `vec4`: rows of weights are read four at a time."""
+
+    form: ConvForm
+    reader: OperandReader
+    bindings: tuple[int, int]  # of the images, and of the weights or the result's gradient
+    window: tuple[int, ...]
+    vec4: bool
+    params: int = PARAMS + 1
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        found = [""] * (max(self.bindings) + 1)
+        found[self.bindings[1]] = self.reader.word(self.vec4)
+        found[self.bindings[0]] = self.reader.word(vec4=False)
+        return tuple(found)
+
+    def tile(self, rows: int, columns: int, matrices: int) -> Tile:
+        if columns <= TALL_TILE.columns:
+            return TALL_TILE
+        if rows <= FLAT_TILE.rows:
+            return FLAT_TILE
+        for tile in (LARGE_TILE, WIDE_TILE):
+            filled = -(-rows // tile.rows) * tile.rows <= rows + tile.rows // 4
+            if filled and -(-rows // tile.rows) * (columns // tile.columns) * matrices >= ENOUGH:
+                return tile
+        return TILE
+
+    def kernel(self, tile: Tile, epilogue: Epilogue, vec4_out: bool) -> str:
+        return _kernel(self, tile, epilogue, vec4_out)
+
+
+@lru_cache(maxsize=256)
+def _kernel(operands: ImageOperands, tile: Tile, epilogue: Epilogue, vec4_out: bool) -> str:
+    writer = _of_weight if operands.form is ConvForm.WEIGHT else _of_places
+    parts = writer(operands, tile, epilogue, vec4_out)
+    accumulators = [
+        f"s{r}{i}{c}" for r in range(tile.down) for i in range(4) for c in range(tile.across)
+    ]
+    main = (
+        f"var<workgroup> xs: array<vec4<f32>, {tile.terms * tile.rows // 4}>;\n"
+        f"var<workgroup> ys: array<vec4<f32>, {tile.terms * tile.columns // 4}>;\n"
+        "@compute @workgroup_size(256) fn main(@builtin(workgroup_id) w: vec3<u32>,\n"
+        "    @builtin(local_invocation_index) l: u32) {\n"
+        + where()
+        + f"  let m0 = w.y * {tile.rows}u;\n  let n0 = w.x * {tile.columns}u;\n"
+        f"  let ty = l / {tile.threads[1]}u;\n  let tx = l % {tile.threads[1]}u;\n"
+        + "".join(f"  var {n} = vec4<f32>();\n" for n in (*accumulators, *parts.registers))
+        + parts.state
+        + f"  var k0 = start;\n{parts.read}"
+        + f"  for (; k0 < end; ) {{\n{parts.put}    k0 = k0 + {tile.terms}u;\n"
+        + f"    workgroupBarrier();\n{parts.read}"
+        + parts.multiply
+        + f"    workgroupBarrier();\n  }}\n{parts.results}}}\n"
+    )
+    reader, (image, other) = operands.reader, operands.bindings
+    text = f"fn image(p: u32) -> {reader.register} {{\n{reader.scalar(f'a{image}')}"
+    if operands.vec4:
+        text += f"fn other4(p: u32) -> vec4<{reader.register}> {{\n{reader.vec4(f'a{other}')}"
+    else:
+        text += f"fn other(p: u32) -> {reader.register} {{\n{reader.scalar(f'a{other}')}"
+    head = bindings(operands.words, epilogue, operands.params, vec4_out)
+    return reader.enable + head + with_library(text + epilogue.text + main)
+
+
+class _Parts(NamedTuple):
+    """The registers of a slice, and lines: what a thread finds out before, how it loads a slice
+    from term k0 on into registers (zeros beyond the edges), stores it in shared memory, multiplies
+    it; and how results are stored."""
+
+    registers: list[str]
+    state: str
+    read: str
+    put: str
+    multiply: str
+    results: str
+
+
+def _slots(vectors: int, terms: int) -> tuple[int, str]:
+    """How many vectors of a slice a thread loads, and the condition that it loads any."""
+    count = terms * vectors
+    return -(-count // 256), f"if (l < {count}u) " if count < 256 else ""
+
+
+# --- places: results, and gradients of images ----------------------------------------------------
+
+
+def _of_places(operands: ImageOperands, tile: Tile, epilogue: Epilogue, vec4_out: bool) -> _Parts:
+    s = size_names(operands.window)
+    ahead = operands.form is ConvForm.RESULT
+    channels = s["inner"] if ahead else s["outer"]  # of a tap: its terms
+    places = f"({s['oh']} * {s['ow']})" if ahead else f"({s['height']} * {s['width']})"
+    x_registers, x_read, x_put = _weights(operands, tile, s, channels)
+    y_registers, y_read, y_put = _images(operands, tile, s, channels)
+    return _Parts(
+        [*x_registers, *y_registers],
+        f"  let places = {places};\n" + _columns(operands, tile, s),
+        x_read + y_read,
+        x_put + y_put,
+        multiplied(tile),
+        _placed_results(tile, epilogue, vec4_out, s["images"], s["groups"]),
+    )
+
+
+def _columns(operands: ImageOperands, tile: Tile, s: dict[str, str]) -> str:
+    """Where the four columns of a thread lie: row and column in the image, and its address."""
+    of = [slot(FIRST_ARRAY + i) for i in range(5)]  # offset, strides
+    lines = ""
+    for i in range(4):
+        lines += (
+            f"  let n_{i} = n0 + (l % {tile.columns // 4}u) * 4u + {i}u;\n"
+            f"  let at_{i} = n_{i} / places;\n  let p_{i} = n_{i} - at_{i} * places;\n"
+        )
+        inside = f"select({_OUTSIDE}, {{}}, n_{i} < {COLUMNS})"
+        if operands.form is ConvForm.RESULT:
+            lines += (
+                f"  let y_{i} = (p_{i} / {s['ow']}) * {s['sh']} - {s['ph']};\n"
+                f"  let column_{i} = (p_{i} % {s['ow']}) * {s['sw']} - {s['pw']};\n"
+                f"  let row_{i} = {inside.format(f'y_{i}')};\n"
+                f"  let from_{i} = {of[0]} + at_{i} * {of[1]} + b * {s['inner']} * {of[2]}"
+                f" + y_{i} * {of[3]} + column_{i} * {of[4]};\n"
+            )
+        else:
+            lines += (
+                f"  let row_{i} = {inside.format(f'p_{i} / ' + s['width'] + ' + ' + s['ph'])};\n"
+                f"  let column_{i} = p_{i} % {s['width']} + {s['pw']};\n"
+                f"  let from_{i} = {of[0]} + at_{i} * {of[1]} + b * {s['outer']} * {of[2]};\n"
+            )
+    return lines
+
+
+def _term(block: int, f: str, s: dict[str, str]) -> str:
+    """The tap (i, j) and the channel c of a term; a slice's blocks of 16 terms have one tap."""
+    return (
+        f"      let t = k0 / {TERMS}u + {block}u;\n      let tap = t / {_BLOCKS};\n"
+        f"      let c = (t - tap * {_BLOCKS}) * {TERMS}u + {f};\n"
+        f"      let i = tap / {s['kw']};\n      let j = tap % {s['kw']};\n"
+    )
+
+
+def _images(
+    operands: ImageOperands, tile: Tile, s: dict[str, str], channels: str
+) -> tuple[list[str], str, str]:
+    """The slice of the images."""
+    of = [slot(FIRST_ARRAY + i) for i in range(5)]
+    vectors = tile.columns // 4
+    slots, inside = _slots(vectors, tile.terms)
+    each = 256 // vectors  # terms between two of a thread's vectors
+    registers, read, put = [], "", ""
+    for q in range(slots):
+        name = f"ys_{q}"
+        block, first = divmod(q * each, TERMS)
+        f = f"l / {vectors}u + {first}u"
+        lines = _term(block, f, s) + f"      {name} = vec4<f32>();\n"
+        lines += f"      if (c < {channels} && k0 + {block * TERMS}u < end) {{\n"
+        if operands.form is ConvForm.RESULT:
+            lines += (
+                f"        let step = c * {of[2]} + i * {s['dh']} * {of[3]} + j * {s['dw']}"
+                f" * {of[4]};\n"
+            )
+        for i, part in enumerate("xyzw"):
+            if operands.form is ConvForm.RESULT:
+                lines += (
+                    f"        if (row_{i} + i * {s['dh']} < {s['height']}"
+                    f" && column_{i} + j * {s['dw']} < {s['width']})"
+                    f" {{ {name}.{part} = image(from_{i} + step); }}\n"
+                )
+            else:
+                lines += (
+                    f"        let h{i} = row_{i} - i * {s['dh']};\n"
+                    f"        let v{i} = column_{i} - j * {s['dw']};\n"
+                    f"        let y{i} = h{i} / {s['sh']};\n        let z{i} = v{i} / {s['sw']};\n"
+                    f"        if (h{i} < 0x80000000u && v{i} < 0x80000000u"
+                    f" && y{i} * {s['sh']} == h{i} && z{i} * {s['sw']} == v{i}"
+                    f" && y{i} < {s['oh']} && z{i} < {s['ow']}) {{ {name}.{part} = image("
+                    f"from_{i} + c * {of[2]} + y{i} * {of[3]} + z{i} * {of[4]}); }}\n"
+                )
+        registers.append(name)
+        read += f"    {inside}{{\n{lines}      }}\n    }}\n"
+        at = f"(l / {vectors}u + {q * each}u) * {vectors}u + l % {vectors}u"
+        put += f"    {inside}{{ ys[{at}] = {name}; }}\n"
+    return registers, read, put
+
+
+def _weights(
+    operands: ImageOperands, tile: Tile, s: dict[str, str], channels: str
+) -> tuple[list[str], str, str]:
+    """The slice of the weights, which lie in the order (taps, terms, rows): for the result the rows
+    of all groups are one behind the other, for an image's gradient the terms are."""
+    vectors = tile.rows // 4
+    slots, inside = _slots(vectors, tile.terms)
+    each = 256 // vectors
+    every = f"({s['groups']} * {s['outer']})"
+    if operands.form is ConvForm.RESULT:
+        place = f"(tap * {s['inner']} + c) * {every} + b * {s['outer']} + m"
+    else:
+        place = f"(tap * {every} + b * {s['outer']} + c) * {s['inner']} + m"
+    registers, read, put = [], "", ""
+    for q in range(slots):
+        name = f"xs_{q}"
+        block, first = divmod(q * each, TERMS)
+        lines = _term(block, f"l / {vectors}u + {first}u", s)
+        lines += f"      let m = m0 + (l % {vectors}u) * 4u;\n      {name} = vec4<f32>();\n"
+        lines += f"      if (c < {channels} && k0 + {block * TERMS}u < end) {{\n"
+        lines += f"        let p = {place};\n"
+        if operands.vec4:
+            lines += f"        if (m < {ROWS}) {{ {name} = other4(p); }}\n"
+        else:
+            for i, part in enumerate("xyzw"):
+                lines += f"        if (m + {i}u < {ROWS}) {{ {name}.{part} = other(p + {i}u); }}\n"
+        registers.append(name)
+        read += f"    {inside}{{\n{lines}      }}\n    }}\n"
+        at = f"(l / {vectors}u + {q * each}u) * {vectors}u + l % {vectors}u"
+        put += f"    {inside}{{ xs[{at}] = {name}; }}\n"
+    return registers, read, put
+
+
+def _placed_results(
+    tile: Tile, epilogue: Epilogue, vec4_out: bool, images: str, groups: str
+) -> str:
+    """Stores image by image; a part's sums lie behind those of the part before."""
+    down, across = tile.threads
+    lines = f"  let part = z / {MATRICES};\n"
+    for c in range(tile.across):
+        for i in range(1 if vec4_out else 4):
+            n, to = f"n{c}_{i}", f"to{c}_{i}"
+            lines += (
+                f"  let {n} = n0 + tx * 4u + {4 * across * c + i}u;\n"
+                f"  let {to} = ((part * {images} + {n} / places) * {groups} + b) * {ROWS} * places"
+                f" + {n} % places;\n"
+            )
+    for r in range(tile.down):
+        for i in range(4):
+            m = f"m0 + ty * 4u + {4 * down * r + i}u"
+            lines += f"  if ({m} < {ROWS}) {{\n    let row = ({m}) * places;\n"
+            for c in range(tile.across):
+                value = f"s{r}{i}{c}"
+                if vec4_out:
+                    lines += f"    if (n{c}_0 < {COLUMNS}) {{\n"
+                    lines += stored(epilogue, value, f"to{c}_0 + row", "", vec4=True) + "    }\n"
+                    continue
+                for k, part in enumerate("xyzw"):
+                    lines += f"    if (n{c}_{k} < {COLUMNS}) {{\n"
+                    lines += stored_one(epilogue, f"{value}.{part}", f"to{c}_{k} + row")
+                    lines += "    }\n"
+            lines += "  }\n"
+    return lines
+
+
+# --- gradients of weights ------------------------------------------------------------------------
+
+
+def _of_weight(operands: ImageOperands, tile: Tile, epilogue: Epilogue, vec4_out: bool) -> _Parts:
+    s = size_names(operands.window)
+    x, y = ([slot(first + i) for i in range(5)] for first in (FIRST_ARRAY, SECOND_ARRAY))
+    taps = f"({s['kh']} * {s['kw']})"
+    terms = tile.terms
+    left, right = tile.rows // 4, tile.columns // 4
+    (x_slots, x_inside), (y_slots, y_inside) = _slots(left, terms), _slots(right, terms)
+    state = f"  let places = {s['oh']} * {s['ow']};\n"
+    read = (
+        f"    {{\n      let k = k0 + l % {terms}u;\n      let at = k / places;\n"
+        f"      let p = k - at * places;\n      let py = p / {s['ow']};\n"
+        f"      let px = p - py * {s['ow']};\n"
+        f"      let g = {y[0]} + at * {y[1]} + py * {y[3]} + px * {y[4]};\n"
+        f"      let f = {x[0]} + at * {x[1]};\n"
+    )
+    put = f"    let f = l % {terms}u;\n"
+    for q in range(x_slots):
+        read += f"      xs_{q} = vec4<f32>();\n      {x_inside}{{\n"
+        read += f"        let t = m0 + ((l + {256 * q}u) / {terms}u) * 4u;\n"
+        for i, part in enumerate("xyzw"):
+            read += (
+                f"        if (k < end && t + {i}u < {ROWS}) {{ xs_{q}.{part} = "
+                f"other(g + (b * {s['outer']} + t + {i}u) * {y[2]}); }}\n"
+            )
+        read += "      }\n"
+        put += f"    {x_inside}{{ xs[{_swizzled('f', f'(l + {256 * q}u) / {terms}u', left)}]"
+        put += f" = xs_{q}; }}\n"
+    for q in range(y_slots):
+        read += f"      ys_{q} = vec4<f32>();\n      {y_inside}{{\n"
+        for i, part in enumerate("xyzw"):
+            n = f"{q}_{i}"
+            state += (
+                f"  let n_{n} = n0 + ((l + {256 * q}u) / {terms}u) * 4u + {i}u;\n"
+                f"  let tap_{n} = n_{n} % {taps};\n"
+                f"  let row_{n} = select({_OUTSIDE}, (tap_{n} / {s['kw']}) * {s['dh']} - {s['ph']},"
+                f" n_{n} < {COLUMNS});\n"
+                f"  let column_{n} = (tap_{n} % {s['kw']}) * {s['dw']} - {s['pw']};\n"
+                f"  let from_{n} = (b * {s['inner']} + n_{n} / {taps}) * {x[2]};\n"
+            )
+            read += (
+                f"        let y{i} = py * {s['sh']} + row_{n};\n"
+                f"        let x{i} = px * {s['sw']} + column_{n};\n"
+                f"        if (k < end && y{i} < {s['height']} && x{i} < {s['width']}) {{ "
+                f"ys_{q}.{part} = image(f + from_{n} + y{i} * {x[3]} + x{i} * {x[4]}); }}\n"
+            )
+        read += "      }\n"
+        put += f"    {y_inside}{{ ys[{_swizzled('f', f'(l + {256 * q}u) / {terms}u', right)}]"
+        put += f" = ys_{q}; }}\n"
+    return _Parts(
+        [*(f"xs_{q}" for q in range(x_slots)), *(f"ys_{q}" for q in range(y_slots))],
+        state,
+        read + "    }\n",
+        f"    {{\n{put}    }}\n",
+        multiplied(tile, _swizzled),
+        results_of(tile, epilogue, vec4_out),
+    )
+
+
+def _swizzled(term: str, vector: str, vectors: int) -> str:
+    """Where a vector of a term lies in shared memory: eight neighbouring terms of one vector, which
+    as many threads write at once, lie in different banks."""
+    return f"({term}) * {vectors}u + (({vector}) ^ (({term}) & 7u))"
