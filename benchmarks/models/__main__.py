@@ -126,7 +126,7 @@ def part(device: str, models: list[Model], all_rows: list[list[str]], notes: lis
 
 def write(device: str, text: str) -> None:
     """Put a device's part in its place on the page."""
-    head = "# Whole networks beside PyTorch\n\nMilliseconds are medians of rounds; `peak` is the most memory in use at once by the allocator on a GPU,\nand what the process grew by at most on the CPU. Losses of the first steps agree, or the run fails.\n\n"  # noqa: E501  # text of a page
+    head = "# Whole networks beside PyTorch\n\nMilliseconds are medians of rounds; `peak` is the most memory in use at once by CUDA's\nallocators, what the pool took on WebGPU, and what the process grew by at most on the CPU. Losses of the first steps agree, or the run fails.\n\n"  # noqa: E501  # text of a page
     parts: dict[str, str] = {}
     if PAGE.exists():
         for piece in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]:
@@ -159,6 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = [m for m in chosen if args.only is None or m.name in args.only]
     rows: list[list[str]] = []
     problems: list[str] = []
+    versions: dict[str, str] = {}
     for model in chosen:
         figures: dict[str, Figures] = {}
         for peer in peers_of(model, args.device):
@@ -170,9 +171,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 say(f"{model.name} {peer}: "
                     + (said or f"{figures[peer].step_s * 1e3:.2f} ms"))  # fmt: skip
                 problems += [f"{model.name} {peer}: {said}"] if said else []
+        for figure in figures.values():
+            versions |= figure.found.get("versions", {})
         problems += disagreement(model, figures)
         rows += rows_of(model, figures)
-    machine = [f"- {line}" for line in describe({}, args.threads)]
+    machine = [f"- {line}" for line in describe(versions, args.threads)]
     said = ["", "Failures:", "", *(f"    {line}" for p in problems for line in p.splitlines())]
     text = part(args.device, chosen, rows, machine) + ("\n".join(said) if problems else "")
     print(text)

@@ -146,7 +146,10 @@ class Meter:
             return 1024 * (self._kilobytes("VmHWM") - self.start)
         if self.L.name == "torch":
             return int(self.L.lib.cuda.max_memory_allocated())
-        return int(self._backend().gpu.memory.statistics()["peak"])
+        gpu = self._backend().gpu
+        if self.L.device == "webgpu":
+            return int(gpu.pool.taken_bytes)  # what it took and keeps, in use or not
+        return int(gpu.memory.statistics()["peak"])
 
 
 def measure(
@@ -170,7 +173,7 @@ def measure(
         losses.append(float(loss))
     rounds = _rounds(step, meter)
     found = {"first_s": seconds[0], "second_s": seconds[1], "losses": losses, "times": rounds,
-             "peak": meter.peak()}  # fmt: skip
+             "peak": meter.peak(), "versions": {name: str(L.lib.__version__)}}  # fmt: skip
     return found, step, meter
 
 
