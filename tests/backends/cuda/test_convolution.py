@@ -208,6 +208,26 @@ def test_gradients_of_kernels_by_products_where_those_are_quicker() -> None:
     assert Cudnn(FakeCudnn((), (other,)), 0).plan(problem._replace(kind="input")) is not None
 
 
+def test_weights_of_5_by_5_by_no_engine_that_may_be_winograds() -> None:
+    """It has no note, and four of seven digits."""
+    unnoted, strict = Engine((), 1), Engine((9,), 2)
+    one = (1, 1)
+    facts = (dtypes.float32, (1, 4, 9, 9), (4, 2, 5, 5), (1, 4, 5, 5), one, (0, 0), one)
+    grouped = ConvProblem("weight", *facts)
+    whole = grouped._replace(w=(4, 4, 5, 5))
+    seen = {
+        "grouped": Cudnn(FakeCudnn((unnoted, strict)), 0).plan(grouped),
+        "input": Cudnn(FakeCudnn((unnoted, strict)), 0).plan(grouped._replace(kind="input")),
+        "3 by 3": Cudnn(FakeCudnn((unnoted,)), 0).plan(grouped._replace(w=(4, 2, 3, 3))),
+        "bfloat16": Cudnn(FakeCudnn((unnoted,)), 0).plan(grouped._replace(dtype=dtypes.bfloat16)),
+    }
+    found = {name: plan and plan.workspace for name, plan in seen.items()}
+    assert found == {"grouped": 2, "input": 1, "3 by 3": 1, "bfloat16": 1}
+    # products serve where nothing better comes before
+    assert Cudnn(FakeCudnn((unnoted, strict)), 0).plan(whole) is None
+    assert Cudnn(FakeCudnn((strict, unnoted)), 0).plan(whole) is not None
+
+
 def test_only_what_is_needed_stays() -> None:
     """The plan, its configuration, and the address packs of some calls."""
     fake = FakeCudnn((Engine(status=3000), Engine((4,)), Engine(workspace=1 << 40), Engine()))
