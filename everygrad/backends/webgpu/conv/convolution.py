@@ -104,6 +104,21 @@ def _conv_operands(
     return GemmOperands(text, PARAMS, words, sides, reader.enable)
 
 
+def _merged(images: ImageOperands, g: Geometry, sizes: Sizes, blocks: int) -> tuple[Sizes, int]:
+    """The sizes of one product over all images (for each group, and phase), from those of a product
+    for each image; and how many of its columns are stored side by side, 0 if all are."""
+    if images.form is ConvForm.WEIGHT:
+        return sizes, 0
+    if not images.is_by_phase:
+        terms = g.kh * g.kw * blocks * TERMS
+        return (g.groups, sizes[1], g.images * sizes[2], terms), sizes[2]
+    phases, taps = g.sh * g.sw, -(-g.kh // g.sh) * -(-g.kw // g.sw)
+    pixels = -(-g.height // g.sh) * -(-g.width // g.sw)
+    columns = g.images * pixels
+    run = sizes[2] if phases == 1 else 1
+    return (g.groups * phases, sizes[1], columns, taps * blocks * TERMS), run
+
+
 def _convolve(
     dev: WebGPU,
     form: ConvForm,
@@ -125,17 +140,13 @@ def _convolve(
     order = _ORDERS[form]
     channels = geometry.inner if form is ConvForm.RESULT else geometry.outer
     if kind == "tiled" and (form is ConvForm.WEIGHT or channels >= FEWEST):
-        blocks = 0
-        merged = sizes
         if form is not ConvForm.WEIGHT:
             bindings = (0, 1)  # the weights are a copy
-            blocks = -(-channels // TERMS)
-            terms = geometry.kh * geometry.kw * blocks * TERMS
-            merged = (geometry.groups, sizes[1], geometry.images * sizes[2], terms)
+        vec4 = form is not ConvForm.WEIGHT and sizes[1] % 4 == 0
+        images = ImageOperands(form, reader, (bindings[0], bindings[1]), window, vec4)
+        blocks = 0 if form is ConvForm.WEIGHT else -(-channels // TERMS)
+        merged, run = _merged(images, geometry, sizes, blocks)
         if kind_of(dev, merged, dtype) == "tiled":
-            vec4 = form is not ConvForm.WEIGHT and sizes[1] % 4 == 0
-            images = ImageOperands(form, reader, (bindings[0], bindings[1]), window, vec4)
-            run = 0 if form is ConvForm.WEIGHT else sizes[2]
             return Product(
                 *(form.value, "images", images, [a, b], [*params, blocks], merged, dtype, shape),
                 run=run,

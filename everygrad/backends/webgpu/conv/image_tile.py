@@ -9,9 +9,10 @@ and two comparisons. For that the weights are brought into the order (taps, term
     INPUT    rows: channels, columns: pixels, terms: results, of each tap
     WEIGHT   rows: results, columns: channels and taps, terms: the places of all images
 
-The first two store their results image by image. For a weight's gradient a thread reads all rows
-and columns at one place, which it finds once a slice; slices are kept in shared memory in an order
-in which neighbouring threads write to different banks.
+The first two store their results image by image. A stride of s by s makes s * s products for INPUT,
+of every s-th pixel in both directions (a phase): these have the same taps, each s-th. For a
+weight's gradient a thread reads all rows and columns at one place, which it finds once a slice;
+slices are kept in shared memory in an order in which neighbouring threads write to different banks.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ from everygrad.backends.webgpu.source.render import slot, with_library
 from everygrad.compiler.thresholds import edge
 
 ENOUGH = edge(__name__, "ENOUGH", 128, "count")  # tiles from which larger ones keep a GPU busy
+# terms that make a part of a gradient of weights, whose terms are split where tiles are few
+LONG = edge(__name__, "LONG", 1024, "size")
 WIDE_TILE = Tile(64, 128, 1, 2)  # for few rows
 _OUTSIDE = "0xc0000000u"  # a row that is in no image, whatever a window adds to it
 
@@ -101,20 +104,30 @@ class ImageOperands(NamedTuple):
     params: int = PARAMS + 1
 
     @property
+    def is_by_phase(self) -> bool:
+        """Whether an image's gradient is a product for each phase: not where strides and dilations
+        mix."""
+        _, _, sh, sw, _, _, dh, dw = self.window
+        return self.form is ConvForm.INPUT and 1 in (sh, dh) and 1 in (sw, dw)
+
+    @property
     def words(self) -> tuple[str, ...]:
         found = [""] * (max(self.bindings) + 1)
         found[self.bindings[1]] = self.reader.word(self.vec4)
         found[self.bindings[0]] = self.reader.word(vec4=False)
         return tuple(found)
 
-    def tile(self, rows: int, columns: int, matrices: int) -> Tile:
+    def tile(self, sizes: tuple[int, int, int, int]) -> Tile:
+        matrices, rows, columns, terms = sizes
         if columns <= TALL_TILE.columns:
             return TALL_TILE
         if rows <= FLAT_TILE.rows:
             return FLAT_TILE
+        parts = max(1, terms // LONG) if self.form is ConvForm.WEIGHT else 1
         for tile in (LARGE_TILE, WIDE_TILE):
             filled = -(-rows // tile.rows) * tile.rows <= rows + tile.rows // 4
-            if filled and -(-rows // tile.rows) * (columns // tile.columns) * matrices >= ENOUGH:
+            tiles = -(-rows // tile.rows) * (columns // tile.columns) * matrices
+            if filled and tiles and tiles * parts >= ENOUGH:
                 return tile
         return TILE
 
@@ -139,7 +152,7 @@ def _kernel(operands: ImageOperands, tile: Tile, epilogue: Epilogue, vec4_out: b
         f"  let ty = l / {tile.threads[1]}u;\n  let tx = l % {tile.threads[1]}u;\n"
         + "".join(f"  var {n} = vec4<f32>();\n" for n in (*accumulators, *parts.registers))
         + parts.state
-        + f"  var k0 = start;\n{parts.read}"
+        + f"  var k0 = {parts.start};\n{parts.read}"
         + f"  for (; k0 < end; ) {{\n{parts.put}    k0 = k0 + {tile.terms}u;\n"
         + f"    workgroupBarrier();\n{parts.read}"
         + parts.multiply
@@ -166,6 +179,7 @@ class _Parts(NamedTuple):
     put: str
     multiply: str
     results: str
+    start: str = "start"  # the first term
 
 
 def _slots(vectors: int, terms: int) -> tuple[int, str]:
@@ -177,64 +191,137 @@ def _slots(vectors: int, terms: int) -> tuple[int, str]:
 # --- places: results, and gradients of images ----------------------------------------------------
 
 
+class _Places(NamedTuple):
+    """How columns lie in images: lines that say so for a thread's four columns (`columns`), and
+    which tap a term is of (`taps`); whether that is in the window; the step from a column's address
+    to what a tap reads; where the weights of a tap begin; whether tap and column meet."""
+
+    columns: str
+    taps: str
+    inside: str
+    step: str
+    weights: str
+    meet: str  # of column {i}; "": it is worked out for each
+
+
 def _of_places(operands: ImageOperands, tile: Tile, epilogue: Epilogue, vec4_out: bool) -> _Parts:
     s = size_names(operands.window)
-    ahead = operands.form is ConvForm.RESULT
-    channels = s["inner"] if ahead else s["outer"]  # of a tap: its terms
-    places = f"({s['oh']} * {s['ow']})" if ahead else f"({s['height']} * {s['width']})"
-    x_registers, x_read, x_put = _weights(operands, tile, s, channels)
-    y_registers, y_read, y_put = _images(operands, tile, s, channels)
+    of = [slot(FIRST_ARRAY + i) for i in range(5)]
+    start, state = "start", ""
+    if operands.form is ConvForm.RESULT:
+        lie = _result_places(operands, s, of)
+        state = f"  let u = b;\n  let places = {s['oh']} * {s['ow']};\n"
+    elif operands.is_by_phase:
+        lie = _phase_places(operands, s, of)
+        start = f"select(start, end, i0 >= {s['kh']} || j0 >= {s['kw']})"  # no tap: zeros
+        state = _phase(s)
+    else:
+        lie = _pixel_places(s, of)
+        state = f"  let u = b;\n  let places = {s['height']} * {s['width']};\n"
+    channels = s["inner"] if operands.form is ConvForm.RESULT else s["outer"]  # of a tap: its terms
+    x_registers, x_read, x_put = _weights(operands, tile, s, channels, lie)
+    y_registers, y_read, y_put = _images(operands, tile, channels, lie)
+    for i in range(4):
+        state += (
+            f"  let n_{i} = n0 + (l % {tile.columns // 4}u) * 4u + {i}u;\n"
+            f"  let at_{i} = n_{i} / places;\n  let p_{i} = n_{i} - at_{i} * places;\n"
+            f"  let out_{i} = n_{i} >= {COLUMNS};\n" + lie.columns.format(i=i)
+        )
     return _Parts(
         [*x_registers, *y_registers],
-        f"  let places = {places};\n" + _columns(operands, tile, s),
+        state,
         x_read + y_read,
         x_put + y_put,
         multiplied(tile),
-        _placed_results(tile, epilogue, vec4_out, s["images"], s["groups"]),
+        _placed_results(operands, tile, epilogue, vec4_out, s),
+        start,
     )
 
 
-def _columns(operands: ImageOperands, tile: Tile, s: dict[str, str]) -> str:
-    """Where the four columns of a thread lie: row and column in the image, and its address."""
-    of = [slot(FIRST_ARRAY + i) for i in range(5)]  # offset, strides
-    lines = ""
-    for i in range(4):
-        lines += (
-            f"  let n_{i} = n0 + (l % {tile.columns // 4}u) * 4u + {i}u;\n"
-            f"  let at_{i} = n_{i} / places;\n  let p_{i} = n_{i} - at_{i} * places;\n"
-        )
-        inside = f"select({_OUTSIDE}, {{}}, n_{i} < {COLUMNS})"
-        if operands.form is ConvForm.RESULT:
-            lines += (
-                f"  let y_{i} = (p_{i} / {s['ow']}) * {s['sh']} - {s['ph']};\n"
-                f"  let column_{i} = (p_{i} % {s['ow']}) * {s['sw']} - {s['pw']};\n"
-                f"  let row_{i} = {inside.format(f'y_{i}')};\n"
-                f"  let from_{i} = {of[0]} + at_{i} * {of[1]} + b * {s['inner']} * {of[2]}"
-                f" + y_{i} * {of[3]} + column_{i} * {of[4]};\n"
-            )
-        else:
-            lines += (
-                f"  let row_{i} = {inside.format(f'p_{i} / ' + s['width'] + ' + ' + s['ph'])};\n"
-                f"  let column_{i} = p_{i} % {s['width']} + {s['pw']};\n"
-                f"  let from_{i} = {of[0]} + at_{i} * {of[1]} + b * {s['outer']} * {of[2]};\n"
-            )
-    return lines
+def _result_places(operands: ImageOperands, s: dict[str, str], of: list[str]) -> _Places:
+    """The result's places: a tap reads so many rows and columns further on."""
+    return _Places(
+        f"  let y_{{i}} = (p_{{i}} / {s['ow']}) * {s['sh']} - {s['ph']};\n"
+        f"  let column_{{i}} = (p_{{i}} % {s['ow']}) * {s['sw']} - {s['pw']};\n"
+        f"  let row_{{i}} = select(y_{{i}}, {_OUTSIDE}, out_{{i}});\n"
+        f"  let from_{{i}} = {of[0]} + at_{{i}} * {of[1]} + u * {s['inner']} * {of[2]}"
+        f" + y_{{i}} * {of[3]} + column_{{i}} * {of[4]};\n",
+        f"      let i = tap / {s['kw']};\n      let j = tap % {s['kw']};\n",
+        "",
+        f"        let step = c * {of[2]} + i * {s['dh']} * {of[3]} + j * {s['dw']} * {of[4]};\n",
+        f"(tap * {s['inner']} + c) * {s['groups']} * {s['outer']} + u * {s['outer']}",
+        f"row_{{i}} + i * {s['dh']} < {s['height']} && column_{{i}} + j * {s['dw']} < {s['width']}",
+    )
 
 
-def _term(block: int, f: str, s: dict[str, str]) -> str:
+def _weights_of_tap(s: dict[str, str]) -> str:
+    every = f"{s['groups']} * {s['outer']}"
+    return f"((i * {s['kw']} + j) * {every} + u * {s['outer']} + c) * {s['inner']}"
+
+
+def _pixel_places(s: dict[str, str], of: list[str]) -> _Places:
+    """An image's pixels, where strides and dilations mix: of each tap it is worked out which place
+    of the result it comes from, if any."""
+    return _Places(
+        f"  let row_{{i}} = select(p_{{i}} / {s['width']} + {s['ph']}, {_OUTSIDE}, out_{{i}});\n"
+        f"  let column_{{i}} = p_{{i}} % {s['width']} + {s['pw']};\n"
+        f"  let from_{{i}} = {of[0]} + at_{{i}} * {of[1]} + u * {s['outer']} * {of[2]};\n",
+        f"      let i = tap / {s['kw']};\n      let j = tap % {s['kw']};\n",
+        "",
+        "",
+        _weights_of_tap(s),
+        "",
+    )
+
+
+def _phase(s: dict[str, str]) -> str:
+    """Which phase a product is of: its first pixel (ay, ax) and first tap (i0, j0), the place of
+    the result that the two meet in, and how many of its pixels an image has."""
+    lines = f"  let u = b % {s['groups']};\n  let phase = b / {s['groups']};\n"
+    lines += f"  let ay = phase / {s['sw']};\n  let ax = phase % {s['sw']};\n"
+    for first, of, pad, stride, place in (
+        ("i0", "ay", "ph", "sh", "y0"),
+        ("j0", "ax", "pw", "sw", "x0"),
+    ):
+        lines += f"  let {first} = ({of} + {s[pad]}) % {s[stride]};\n"
+        lines += f"  let {place} = ({of} + {s[pad]} - {first}) / {s[stride]};\n"
+    lines += f"  let wide = ({s['width']} + {s['sw']} - 1u) / {s['sw']};\n"
+    return lines + f"  let places = ({s['height']} + {s['sh']} - 1u) / {s['sh']} * wide;\n"
+
+
+def _phase_places(operands: ImageOperands, s: dict[str, str], of: list[str]) -> _Places:
+    """The pixels of a phase: each further tap comes from a place of the result that is so many rows
+    and columns before."""
+    _, kw, sh, sw, _, _, dh, dw = operands.window
+    back = [f"{d if stride == 1 else 1}u" for stride, d in ((sh, dh), (sw, dw))]
+    return _Places(
+        f"  let row_{{i}} = select(p_{{i}} / wide + y0, {_OUTSIDE}, out_{{i}});\n"
+        f"  let column_{{i}} = p_{{i}} % wide + x0;\n"
+        f"  let from_{{i}} = {of[0]} + at_{{i}} * {of[1]} + u * {s['outer']} * {of[2]}"
+        f" + row_{{i}} * {of[3]} + column_{{i}} * {of[4]};\n",
+        f"      let ti = tap / {-(-kw // sw)}u;\n      let tj = tap % {-(-kw // sw)}u;\n"
+        f"      let i = i0 + ti * {s['sh']};\n      let j = j0 + tj * {s['sw']};\n",
+        f" && i < {s['kh']} && j < {s['kw']}",
+        f"        let up = ti * {back[0]};\n        let before = tj * {back[1]};\n"
+        f"        let step = c * {of[2]} - up * {of[3]} - before * {of[4]};\n",
+        _weights_of_tap(s),
+        f"row_{{i}} - up < {s['oh']} && column_{{i}} - before < {s['ow']}",
+    )
+
+
+def _term(block: int, f: str, taps: str) -> str:
     """The tap (i, j) and the channel c of a term; a slice's blocks of 16 terms have one tap."""
     return (
         f"      let t = k0 / {TERMS}u + {block}u;\n      let tap = t / {_BLOCKS};\n"
-        f"      let c = (t - tap * {_BLOCKS}) * {TERMS}u + {f};\n"
-        f"      let i = tap / {s['kw']};\n      let j = tap % {s['kw']};\n"
+        f"      let c = (t - tap * {_BLOCKS}) * {TERMS}u + {f};\n{taps}"
     )
 
 
 def _images(
-    operands: ImageOperands, tile: Tile, s: dict[str, str], channels: str
+    operands: ImageOperands, tile: Tile, channels: str, lie: _Places
 ) -> tuple[list[str], str, str]:
     """The slice of the images."""
-    of = [slot(FIRST_ARRAY + i) for i in range(5)]
+    s, of = size_names(operands.window), [slot(FIRST_ARRAY + i) for i in range(5)]
     vectors = tile.columns // 4
     slots, inside = _slots(vectors, tile.terms)
     each = 256 // vectors  # terms between two of a thread's vectors
@@ -242,19 +329,14 @@ def _images(
     for q in range(slots):
         name = f"ys_{q}"
         block, first = divmod(q * each, TERMS)
-        f = f"l / {vectors}u + {first}u"
-        lines = _term(block, f, s) + f"      {name} = vec4<f32>();\n"
-        lines += f"      if (c < {channels} && k0 + {block * TERMS}u < end) {{\n"
-        if operands.form is ConvForm.RESULT:
-            lines += (
-                f"        let step = c * {of[2]} + i * {s['dh']} * {of[3]} + j * {s['dw']}"
-                f" * {of[4]};\n"
-            )
+        lines = _term(block, f"l / {vectors}u + {first}u", lie.taps)
+        lines += f"      {name} = vec4<f32>();\n"
+        lines += f"      if (c < {channels} && k0 + {block * TERMS}u < end{lie.inside}) {{\n"
+        lines += lie.step
         for i, part in enumerate("xyzw"):
-            if operands.form is ConvForm.RESULT:
+            if lie.meet:
                 lines += (
-                    f"        if (row_{i} + i * {s['dh']} < {s['height']}"
-                    f" && column_{i} + j * {s['dw']} < {s['width']})"
+                    f"        if ({lie.meet.format(i=i)})"
                     f" {{ {name}.{part} = image(from_{i} + step); }}\n"
                 )
             else:
@@ -275,26 +357,21 @@ def _images(
 
 
 def _weights(
-    operands: ImageOperands, tile: Tile, s: dict[str, str], channels: str
+    operands: ImageOperands, tile: Tile, s: dict[str, str], channels: str, lie: _Places
 ) -> tuple[list[str], str, str]:
     """The slice of the weights, which lie in the order (taps, terms, rows): for the result the rows
     of all groups are one behind the other, for an image's gradient the terms are."""
     vectors = tile.rows // 4
     slots, inside = _slots(vectors, tile.terms)
     each = 256 // vectors
-    every = f"({s['groups']} * {s['outer']})"
-    if operands.form is ConvForm.RESULT:
-        place = f"(tap * {s['inner']} + c) * {every} + b * {s['outer']} + m"
-    else:
-        place = f"(tap * {every} + b * {s['outer']} + c) * {s['inner']} + m"
     registers, read, put = [], "", ""
     for q in range(slots):
         name = f"xs_{q}"
         block, first = divmod(q * each, TERMS)
-        lines = _term(block, f"l / {vectors}u + {first}u", s)
+        lines = _term(block, f"l / {vectors}u + {first}u", lie.taps)
         lines += f"      let m = m0 + (l % {vectors}u) * 4u;\n      {name} = vec4<f32>();\n"
-        lines += f"      if (c < {channels} && k0 + {block * TERMS}u < end) {{\n"
-        lines += f"        let p = {place};\n"
+        lines += f"      if (c < {channels} && k0 + {block * TERMS}u < end{lie.inside}) {{\n"
+        lines += f"        let p = {lie.weights} + m;\n"
         if operands.vec4:
             lines += f"        if (m < {ROWS}) {{ {name} = other4(p); }}\n"
         else:
@@ -308,31 +385,39 @@ def _weights(
 
 
 def _placed_results(
-    tile: Tile, epilogue: Epilogue, vec4_out: bool, images: str, groups: str
+    operands: ImageOperands, tile: Tile, epilogue: Epilogue, vec4_out: bool, s: dict[str, str]
 ) -> str:
     """Stores image by image; a part's sums lie behind those of the part before."""
     down, across = tile.threads
+    whole, place, stays = "places", "{n} % places", f"{{n}} < {COLUMNS}"
     lines = f"  let part = z / {MATRICES};\n"
+    if operands.is_by_phase and operands.window[2:4] != (1, 1):
+        lines += f"  let pixels = {s['height']} * {s['width']};\n"
+        row = f"(({{n}} % places) / wide * {s['sh']} + ay)"
+        column = f"({{n}} % wide * {s['sw']} + ax)"  # an image has whole rows of a phase
+        whole, place = "pixels", f"{row} * {s['width']} + {column}"
+        stays += f" && {row} < {s['height']} && {column} < {s['width']}"
     for c in range(tile.across):
         for i in range(1 if vec4_out else 4):
             n, to = f"n{c}_{i}", f"to{c}_{i}"
             lines += (
                 f"  let {n} = n0 + tx * 4u + {4 * across * c + i}u;\n"
-                f"  let {to} = ((part * {images} + {n} / places) * {groups} + b) * {ROWS} * places"
-                f" + {n} % places;\n"
+                f"  let {to} = ((part * {s['images']} + {n} / places) * {s['groups']} + u) * {ROWS}"
+                f" * {whole} + {place.format(n=n)};\n"
+                f"  let in{c}_{i} = {stays.format(n=n)};\n"
             )
     for r in range(tile.down):
         for i in range(4):
             m = f"m0 + ty * 4u + {4 * down * r + i}u"
-            lines += f"  if ({m} < {ROWS}) {{\n    let row = ({m}) * places;\n"
+            lines += f"  if ({m} < {ROWS}) {{\n    let row = ({m}) * {whole};\n"
             for c in range(tile.across):
                 value = f"s{r}{i}{c}"
                 if vec4_out:
-                    lines += f"    if (n{c}_0 < {COLUMNS}) {{\n"
+                    lines += f"    if (in{c}_0) {{\n"
                     lines += stored(epilogue, value, f"to{c}_0 + row", "", vec4=True) + "    }\n"
                     continue
                 for k, part in enumerate("xyzw"):
-                    lines += f"    if (n{c}_{k} < {COLUMNS}) {{\n"
+                    lines += f"    if (in{c}_{k}) {{\n"
                     lines += stored_one(epilogue, f"{value}.{part}", f"to{c}_{k} + row")
                     lines += "    }\n"
             lines += "  }\n"

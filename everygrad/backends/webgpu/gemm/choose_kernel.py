@@ -30,7 +30,7 @@ from everygrad.backends.webgpu.source.render import (
 from everygrad.backends.webgpu.source.word_layout import layout
 from everygrad.compiler.expr import Inst
 from everygrad.compiler.thresholds import edge
-from everygrad.core.shapes import Shape
+from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import DType, float32
 
 if TYPE_CHECKING:
@@ -47,8 +47,13 @@ TERMS_A_TURN = 3  # at least, in tiles
 # terms below which a part is not worth its second kernel, where launches are expensive
 PART = edge(__name__, "PART", 256, "size")
 LEAST = edge(__name__, "LEAST", 64, "size")  # terms of a part on a GPU
-# the time a large GPU needs for 16 terms of a tile, for one more kernel, for each part it adds
-SLICE_NS, KERNEL_NS, PART_NS = 1300, 5500, 200
+# the time a large GPU needs for 16 terms of a tile, for one more kernel, for each part it adds and
+# each result of a part
+SLICE_NS, KERNEL_NS, PART_NS, RESULT_NS = 1300, 5500, 200, 0.004
+TAIL = (
+    0.5  # of the time of as many workgroups as keep a GPU busy: how much of it waits for the last
+)
+MOST_PARTS = 128
 
 Sizes = tuple[int, int, int, int]  # matrices, rows, columns, terms
 
@@ -62,7 +67,7 @@ class TiledOperands(Protocol):
     @property
     def words(self) -> tuple[str, ...]: ...
 
-    def tile(self, rows: int, columns: int, matrices: int) -> Tile: ...
+    def tile(self, sizes: Sizes) -> Tile: ...
 
     def kernel(self, tile: Tile, epilogue: Epilogue, vec4_out: bool) -> str: ...
 
@@ -135,9 +140,9 @@ def run_with(
         first, second = product.arrays
         ordered = copied(dev, permute_dims(dev, second, product.order))
         product = product._replace(arrays=[first, ordered])
-    matrices, rows, columns, _ = product.sizes
+    _, rows, columns, _ = product.sizes
     parts = parts_of(dev, product)
-    outs = [dev.empty((parts * matrices, rows, columns), dtype) for dtype in epilogue.outputs]
+    outs = [dev.empty((parts, size_of(product.shape)), dtype) for dtype in epilogue.outputs]
     groups = (-(-columns // tile.columns), -(-rows // tile.rows))
     _dispatch(dev, product, source, groups, parts, inputs, outs)
     return [_sum_parts(dev, product, out, parts) for out in outs]
@@ -178,7 +183,7 @@ def _tile(dev: WebGPU, product: Product) -> Tile:
     matrices, rows, columns, terms = product.sizes
     if product.kind == "images":
         images: TiledOperands = product.operands
-        return images.tile(rows, columns, matrices)
+        return images.tile(product.sizes)
     if dev.gpu.is_software and product.operands.is_vec4 and terms % 4 == 0 and columns >= 4:
         return gemm.DIRECT
     if rows <= gemm.FLAT_TILE.rows:
@@ -209,21 +214,24 @@ def parts_of(dev: WebGPU, product: Product) -> int:
     elif product.kind == "gemv":
         parts = min(BUSY // groups, terms // PART)
     else:
-        parts = _fastest_split(groups, terms)
+        parts = _fastest_split(groups, terms, matrices * rows * columns)
     return -(-terms // _part_terms(terms, max(1, parts)))
 
 
 @lru_cache(maxsize=4096)
-def _fastest_split(groups: int, terms: int) -> int:
+def _fastest_split(groups: int, terms: int, results: int) -> int:
     """The number of parts with which tiles should take the least time: parts run concurrently until
-    the GPU is busy, and a second kernel reads their partial sums."""
+    the GPU is busy, then one behind the other, at the end of which some of it is idle; and a second
+    kernel reads their partial sums."""
 
     def nanoseconds(parts: int) -> float:
-        slices = _part_terms(terms, parts) // gemm.TERMS * max(1.0, groups * parts / BUSY)
-        again = KERNEL_NS + PART_NS * parts if parts > 1 else 0
+        turns = groups * parts / BUSY
+        slices = _part_terms(terms, parts) // gemm.TERMS * (turns + TAIL if turns > 1 else 1.0)
+        again = KERNEL_NS + (PART_NS + RESULT_NS * results) * parts if parts > 1 else 0
         return slices * SLICE_NS + again
 
-    return min((1 << k for k in range(7) if not k or terms >> k >= LEAST), key=nanoseconds)
+    powers = (1 << k for k in range(MOST_PARTS.bit_length()))
+    return min((n for n in powers if n == 1 or terms // n >= LEAST), key=nanoseconds)
 
 
 def _part_terms(terms: int, parts: int) -> int:
@@ -234,7 +242,7 @@ def _part_terms(terms: int, parts: int) -> int:
 def _sum_parts(dev: WebGPU, product: Product, out: WebGPUArray, parts: int) -> WebGPUArray:
     if parts == 1:
         return out
-    shape = (parts, *product.sizes[:3])
+    shape = (parts, size_of(product.shape))
     whole = WebGPUArray(dev.device, shape, out.dtype, out.storage)
     return reduce(dev, product.name, "add", whole, (0,), keepdims=False)
 
