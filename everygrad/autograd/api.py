@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from importlib import import_module
 from typing import Any
 
-from everygrad.autograd.engine import LeafReady, Pass
+from everygrad.autograd.engine import LeafReady, Pass, ask
 from everygrad.autograd.graph import HookHandle, Leaf, Node
 from everygrad.autograd.modes import _Mode
 from everygrad.core.scopes import Settings, drain
@@ -114,6 +114,7 @@ def backward(
         targets=nodes,
         leaf_ready=_all_of(ready),
     )
+    ask(nodes or (), work)
     _run(work, workers)
     if results:  # leaves were given theirs by the pass
         try:
@@ -157,6 +158,7 @@ def grad(
         targets=targets,
         accumulate=False,
     )
+    ask(targets, work)
     if not allow_unused:  # before the pass, which uses the graph up
         _all_used(ins, [node in work.counts for node in targets])
     _run(work, workers)

@@ -164,6 +164,30 @@ def _freed(node: Node) -> FreedGraphError:
     )
 
 
+class PassHook:
+    """A hook of leaves that is told which pass completes them, since it waits for several."""
+
+    def __call__(self, x: Tensor) -> None:
+        raise GradientError("a hook of a pass was called by itself")
+
+    def ready(self, work: Pass, x: Tensor) -> None:
+        """The leaf x is complete in this pass."""
+        raise NotImplementedError
+
+    def asked(self, reached: bool, accumulates: bool) -> None:
+        """A pass was asked for the gradient of this leaf by name. `reached`: it is in the graph;
+        `accumulates`: into `.grad`. Raises where that is not what it seems."""
+
+
+def ask(targets: Sequence[Node], work: Pass) -> None:
+    """Tell those who wait for leaves that these are asked for by name."""
+    for node in targets:
+        hooks = node.after_hooks if isinstance(node, Leaf) else None
+        for hook in (hooks or {}).values():
+            if isinstance(hook, PassHook):
+                hook.asked(node in work.counts, work.accumulate)
+
+
 class Pass:
     """One backward pass: its counts, its gradients in flight, what to do at the leaves."""
 
@@ -190,6 +214,7 @@ class Pass:
         self.captured: dict[Node, Grad] = {}
         self.changed: list[Tensor] = []  # whose .grad was, and what it was before
         self.held: list[Tensor | None] = []
+        self.at_end: list[Callable[[], None]] = []  # when all leaves are complete
         self.undo = self.undoing()
         self.anomaly = anomaly_enabled()
         # what cannot be done is refused before anything is changed
@@ -212,6 +237,11 @@ class Pass:
 
     def needs(self, node: Node) -> bool:
         return self.wanted is None or node in self.wanted
+
+    def reaches(self, x: Tensor) -> bool:
+        """Whether a gradient may come to the tensor."""
+        node = stand_in(x)._node
+        return node in self.counts and self.needs(node)
 
     def asked(self, node: Node) -> Node:
         """The node as its op's rules see it: without the parents whose gradients lead nowhere, so
@@ -326,6 +356,12 @@ class Pass:
                     ready += (node, g)
                 node = parent
                 g = c
+        self.end()
+
+    def end(self) -> None:
+        """All leaves are complete."""
+        for act in self.at_end:
+            act()
 
     def step(self, node: Node, g: Grad) -> Sequence[Grad] | None:
         """Hooks and derivative of one interior node; None where no gradient arrived."""
@@ -376,6 +412,9 @@ class Pass:
         self.changed.append(tensor)
         set_grad(tensor, renamed(g) if held is None else held + g)
         for hook in list(node.after_hooks.values()) if node.after_hooks else ():
-            hook(tensor)
+            if isinstance(hook, PassHook):
+                hook.ready(self, tensor)
+            else:
+                hook(tensor)
         if self.leaf_ready is not None:
             self.leaf_ready(tensor)

@@ -217,6 +217,13 @@ def run_parallel(work: Pass, workers: int) -> None:
             break
         except BaseException as error:
             interrupted = error
+    if shared.error is None and interrupted is None:
+        try:
+            usual, dtypes = work.modes()
+            with usual, dtypes:
+                work.end()
+        except BaseException as error:
+            interrupted = error
     failed = shared.error or interrupted
     if failed is not None:
         drain(work.undo)

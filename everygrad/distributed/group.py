@@ -286,6 +286,10 @@ class Group:
         self.gathered(x, entry)
         return x.copy()
 
+    def statement(self, x: Any, entry: dict[str, Any], text: str) -> Any:
+        """Nothing: the ranks have agreed on the text."""
+        return x.copy()
+
     def send(self, x: Any, entry: dict[str, Any], to: int, text: str) -> Any:
         self.sent[to] += 1
         self.world.carrier.send(self, to, np.ascontiguousarray(x), text, self.sent[to], entry)

@@ -302,6 +302,8 @@ REDUCE: Collective = Collective(
     detail=("source",),
 )
 BARRIER: Collective = Collective("barrier", (lambda g: g,))
+# What the ranks must have in common beside their collectives: it moves nothing.
+STATEMENT: Collective = Collective("statement", (lambda g: g,), detail=("text",))
 # The result of a send is a 0: through it, backward waits for the gradient that the receiver sends.
 SEND: Collective = _Message(
     "send",

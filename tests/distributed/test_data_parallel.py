@@ -99,8 +99,11 @@ def test_no_sync_adds_up_and_the_next_backward_averages() -> None:
     same(b, a, 0)
 
 
+@pytest.mark.parametrize("level", [0, 1, 2])
 @pytest.mark.parametrize("counts", [(3, 1), (0, 2), (2, 2)])
-def test_join_goes_on_with_ranks_that_have_no_batch_left(counts: tuple[int, int]) -> None:
+def test_join_goes_on_with_ranks_that_have_no_batch_left(
+    counts: tuple[int, int], level: int
+) -> None:
     """Batches of other sizes on each rank, as many as there are: one process with all rows of a
     step at once gets the same weights."""
     sizes = ((4, 2, 1), (3, 5))  # rows of each rank's batches
@@ -110,14 +113,16 @@ def test_join_goes_on_with_ranks_that_have_no_batch_left(counts: tuple[int, int]
         return [slice(a, b) for a, b in pairwise(ends)][: counts[rank]]
 
     def run() -> dict[str, Any]:
-        model = dist.DataParallel(net(), dist.Mesh({"data": 2}))
+        mesh = dist.Mesh({"data": 2})
+        model: Any = net()
+        model = dist.shard(model, mesh, "data", level) if level else dist.DataParallel(model, mesh)
         opt = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         with model.join(opt.step):
             for part in parts(dist.rank()):
                 opt.zero_grad()
                 loss_of(model, X[part], Y[part]).backward()
                 opt.step()
-        return {n: p.detach().numpy() for n, p in model.named_parameters()}
+        return {n: t.numpy() for n, t in model.state_dict().items()}
 
     model = net()
     opt = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

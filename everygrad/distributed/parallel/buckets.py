@@ -38,6 +38,8 @@ class Bucket:
     def __init__(self, held: Sequence[Named]) -> None:
         self.held = tuple(held)
         self.ready: set[int] = set()  # ids of parameters whose gradient is complete
+        self.sent: list[Named] = []  # what travels now, and whether it has a gradient on this rank
+        self.used: list[bool] = []
 
     @property
     def is_complete(self) -> bool:
@@ -156,6 +158,13 @@ class Reduction:
         bucket = self.home[id(p)]
         bucket.ready.add(id(p))
         self.advance()
+
+    def complete(self) -> None:
+        """What has not come by now will not."""
+        if self.armed:
+            for bucket in self.buckets:
+                bucket.ready.update(id(p) for _, p in bucket.held)
+            self.advance()
 
     def advance(self) -> None:
         """Start what can start, in order; after the last bucket, wait and finish."""

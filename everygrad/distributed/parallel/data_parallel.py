@@ -4,6 +4,7 @@ averaged while backward runs."""
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
@@ -11,11 +12,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from everygrad.autograd.engine import uses
+from everygrad.autograd.engine import Pass, PassHook
 from everygrad.autograd.modes import is_grad_enabled, no_grad
 from everygrad.autograd.trees import flatten
 from everygrad.core.context import tracing
-from everygrad.core.tensor import Tensor, stand_in
+from everygrad.core.tensor import Tensor
+from everygrad.dispatch import apply
 from everygrad.distributed.background import Rest
 from everygrad.distributed.collectives import all_reduce, begun_all_reduce, broadcast
 from everygrad.distributed.mesh import Mesh
@@ -27,15 +29,22 @@ from everygrad.distributed.parallel.buckets import (
     make_buckets,
     pieces,
 )
+from everygrad.distributed.parallel.sync_batch_norm import SyncBatchNorm
 from everygrad.distributed.placements import extent
+from everygrad.distributed.records import STATEMENT
 from everygrad.errors import ArgumentError, GradientError, ShapeError
 from everygrad.nn.embedding import Embedding, EmbeddingBag
 from everygrad.nn.functions.module_state import StateFaults
 from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
-from everygrad.ops.python.creation import ones, tensor, zeros, zeros_like
+from everygrad.ops.python.creation import tensor, zeros, zeros_like
 from everygrad.ops.random.generators import sharded_draws
 from everygrad.ops.shape.joining import concat
+
+WITHOUT_GRAPH = (
+    "{}: backward(create_graph=True): the means of gradients over ranks are without a graph; take "
+    "derivatives by autograd.grad(), and call backward() on the loss that is made of them"
+)
 
 
 class _State:
@@ -46,8 +55,61 @@ class _State:
         self.syncs = True
         self.joining = False
         self.sizes: list[int] | None = None  # rows of each rank, inside join()
+        self.awaits_backward = False  # inside join()
         self.unused: tuple[str, ...] = ()
         self.warned: set[tuple[str, ...]] = set()
+        self.forwards = 0
+        self.passes: Counter[int] = Counter()  # that used the graph of a forward up, by parameter
+
+    def note_forward(self) -> None:
+        """A graph is there; in a compiled function, after each call of it."""
+        self.forwards += 1
+        if (tracer := tracing.get()) is not None and not tracer.acts_after(self):
+            tracer.after(self, self.note_forward)
+
+
+class _Gradients(PassHook):
+    """Hands the gradients of a backward pass to a module that shares them with other ranks."""
+
+    def __init__(self, owner: DataParallel) -> None:
+        self.owner = owner
+        self.work: Pass | None = None
+        self.reached: set[int] = set()
+
+    def ready(self, work: Pass, x: Tensor) -> None:
+        owner = self.owner
+        if not owner._run.syncs:
+            return
+        if self.work is not work:  # the first of this pass
+            owner._begin_backward(work)
+            self.work = work
+            self.reached.clear()
+            work.at_end.append(self.end)
+        self.reached.add(id(x))
+        state = owner._run
+        state.passes[id(x)] += not work.retain_graph
+        if state.passes[id(x)] > state.forwards:
+            name = type(owner).__name__
+            raise GradientError(
+                f"{name}: backward reaches {owner._name(x)} without a forward of this wrapper "
+                f"before it, so ranks would differ; call the wrapper, or run backward inside "
+                f"no_sync()"
+            )
+        owner._reduction.note(x)
+
+    def asked(self, reached: bool, accumulates: bool) -> None:
+        owner = self.owner
+        if not accumulates and reached and owner._run.syncs and owner.ranks > 1:
+            raise GradientError(
+                f"grad: its gradients of a {type(owner).__name__}'s parameters would be those of "
+                f"this rank's rows alone; call backward(), or take them inside no_sync() and "
+                f"average them by all_reduce"
+            )
+
+    def end(self) -> None:
+        """What has not come by now will not."""
+        self.work = None
+        self.owner._end_backward(self.reached)
 
 
 def refuse_changes(what: str, module: Module, then: dict[str, Parameter]) -> None:
@@ -76,6 +138,7 @@ class BatchParallel(Module):
     """A module on every rank along an axis of a mesh, each with its rows of a batch."""
 
     names_state = True
+    cure = ""  # for batches of different sizes
 
     def __init__(self, module: Module, mesh: Mesh, axis: str) -> None:
         super().__init__()
@@ -116,7 +179,7 @@ class BatchParallel(Module):
             if not t.ndim or (rows % self.ranks and not self._run.joining):
                 raise ShapeError(
                     f"local_batch: {rows} rows do not divide over {self.ranks} ranks of "
-                    f"{self.axis!r}; drop or add some, or train inside `with model.join(step):`"
+                    f"{self.axis!r}; drop or add some{self.cure}"
                 )
             start, stop = extent(rows, self.ranks, self.mesh.coordinate(self.axis))
             made.append(t[start:stop])
@@ -137,9 +200,8 @@ class BatchParallel(Module):
         the whole batch. Outside of training, and in a compiled function, they are not compared."""
         trains = self.training and is_grad_enabled()
         if rows is not None and trains and tracing.get() is None:
-            cure = "; others train inside `with model.join(step):`" * isinstance(self, DataParallel)
             what = f"forward of {type(self).__name__} on as many rows on each rank"
-            self.mesh.group(self.axis).compare(f"{what}: {rows}{cure}")
+            self.mesh.group(self.axis).compare(f"{what}: {rows}{self.cure}")
 
     def check_unchanged(self) -> None:
         """Refuse a module whose parameters are not those that it had."""
@@ -192,6 +254,8 @@ class DataParallel(BatchParallel):
     (3, 1)
     """
 
+    cure = "; or train inside `with model.join(step):`"
+
     def __init__(
         self,
         module: Module,
@@ -208,8 +272,9 @@ class DataParallel(BatchParallel):
         self._reduction = Reduction(
             make_buckets(self._trained, bucket_bytes), self._flat, self._reduce, self._finish
         )
+        gradients = _Gradients(self)
         for held in self._trained:
-            held.parameter.register_post_accumulate_grad_hook(self._ready)
+            held.parameter.register_post_accumulate_grad_hook(gradients)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A copy of the module, wrapped anew: all ranks must make it."""
@@ -228,39 +293,31 @@ class DataParallel(BatchParallel):
         self.check_unchanged()
         rows = rows_of(args, kwargs)
         trains = is_grad_enabled()
-        if state.joining and trains and state.syncs:
+        if state.joining and trains:
+            if state.awaits_backward:
+                raise ArgumentError(
+                    "join: a second forward before the backward of the first; inside join() each "
+                    "step is one of both, and what is not trained on is called in no_grad()"
+                )
+            state.awaits_backward = True
             state.sizes = self._exchange(rows or 0)
         elif state.syncs:
             self.check_rows(rows)
+        self.refresh()
         if self.training and self.broadcast_buffers:
             self.share_buffers()
         with self.drawing(rows):
             out = self.module(*args, **kwargs)
-        if trains and state.syncs:
-            self._arm(out)
+        if trains:
+            state.note_forward()
         return out
 
-    def _arm(self, out: Any) -> None:
-        """Expect a backward pass through `out`; note what it will not reach."""
-        leaves, _ = flatten(out)
-        nodes = [stand_in(t)._node for t in leaves if isinstance(t, Tensor)]
-        reached = uses([n for n in nodes if n is not None])
-        unused = [h for h in self._trained if stand_in(h.parameter)._node not in reached]
-        state = self._run
-        state.unused = tuple(h.name for h in unused)
-        if unused and state.unused not in state.warned:
-            state.warned.add(state.unused)
-            warnings.warn(
-                f"{type(self).__name__}: the result does not depend on {', '.join(state.unused)}; "
-                f"their gradients count as 0",
-                stacklevel=4,
-            )
-        if len(unused) < len(self._trained):
-            self._reduction.arm([h.parameter for h in unused])
+    def refresh(self) -> None:
+        """Give the module the parameters that the ranks have come to together."""
 
     @property
     def unused_parameters(self) -> tuple[str, ...]:
-        """The names of the parameters that the latest result did not depend on, on this rank."""
+        """The names of the parameters that the latest backward did not reach, on this rank."""
         return self._run.unused
 
     # --- gradients -------------------------------------------------------------------------------
@@ -277,6 +334,11 @@ class DataParallel(BatchParallel):
         ...     model(eg.ones((3, 2))).sum().backward()
         """
         state = self._run
+        if state.joining:
+            raise ArgumentError(
+                "no_sync: inside join(), where gradients are weighted by the rows of one batch; "
+                "average each backward there"
+            )
         before, state.syncs = state.syncs, False
         try:
             yield
@@ -291,16 +353,38 @@ class DataParallel(BatchParallel):
                 self._reduction.home[id(held.parameter)].ready.add(id(held.parameter))
         self._reduction.advance()
 
-    def _ready(self, p: Tensor) -> None:
-        if not self._run.syncs:
-            return
-        if not self._reduction.armed:
-            raise GradientError(
-                f"{type(self).__name__}: backward reaches {self._name(p)} without a forward of "
-                f"this wrapper before it, so gradients would differ by rank; call the "
-                f"wrapper, or run backward inside no_sync()"
+    def _begin_backward(self, work: Pass) -> None:
+        """Expect the gradients of a pass; none of what it cannot reach."""
+        if work.create_graph:
+            raise GradientError(WITHOUT_GRAPH.format(type(self).__name__))
+        if self._run.joining:
+            self._run.awaits_backward = False
+            if work.held[-1] is not None or self._holds_gradients(work.changed[-1]):
+                raise GradientError(
+                    "join: there are gradients of an earlier batch, which had other rows; inside "
+                    "join() each backward is one step, so call zero_grad() before it"
+                )
+        trained = [h.parameter for h in self._trained]
+        self._reduction.arm([p for p in trained if not work.reaches(p)])
+
+    def _holds_gradients(self, but: Tensor) -> bool:
+        """Whether there are gradients already, apart from that of one parameter."""
+        return any(p.grad is not None for _, p in self._trained if p is not but)
+
+    def _end_backward(self, reached: set[int]) -> None:
+        state = self._run
+        state.unused = tuple(h.name for h in self._trained if id(h.parameter) not in reached)
+        self._reduction.complete()
+        if state.unused and tracing.get() is not None:
+            what = f"{type(self).__name__} without gradients of {', '.join(state.unused)}"
+            apply(STATEMENT, zeros((1,)), mesh=self._lane_mesh, axis=self.axis, text=what)
+        if state.unused and state.unused not in state.warned:
+            state.warned.add(state.unused)
+            warnings.warn(
+                f"{type(self).__name__}: backward does not reach {', '.join(state.unused)}; their "
+                f"gradients count as 0",
+                stacklevel=2,
             )
-        self._reduction.note(p)
 
     def _name(self, p: Tensor) -> str:
         return next(h.name for h in self._trained if h.parameter is p)
@@ -314,28 +398,43 @@ class DataParallel(BatchParallel):
 
     def _flat(self, bucket: Bucket) -> Tensor:
         """The gradients as one vector, and behind them for each whether it was used."""
+        parts = [g.reshape(-1) for g in self._weighted(bucket)]
+        return concat([*parts, self._flags(bucket)])
+
+    def _weighted(self, bucket: Bucket) -> list[Tensor]:
+        """This rank's share of each mean. In a compiled function unused gradients are left out:
+        that is fixed there, so the ranks agree on it (`_end_backward`)."""
         weight = self._weight()
-        parts, flags = [], []
-        for _, p in bucket.held:
-            g = p.grad
-            used = g is not None and id(p) in bucket.ready and weight > 0
-            part = zeros_like(p) if g is None or not used else g * weight
-            parts.append(part.reshape(-1))
+        made = []
+        bucket.sent, bucket.used = [], []
+        for held in bucket.held:
+            p = held.parameter
+            used = p.grad is not None and weight > 0
+            if used or tracing.get() is None:
+                bucket.sent.append(held)
+                bucket.used.append(used)
+                made.append(p.grad * weight if used and p.grad is not None else zeros_like(p))
             if used:  # its mean takes its place; until then it would lie here twice
                 p.grad = None
-            flags.append(ones((1,), p.dtype, p.device) if used else zeros((1,), p.dtype, p.device))
-        return concat([*parts, *flags])
+        return made
+
+    def _flags(self, bucket: Bucket) -> Tensor:
+        p = bucket.held[0].parameter
+        return tensor([float(used) for used in bucket.used] or [0.0], p.dtype, p.device)
+
+    def _reduced(self, bucket: Bucket, flags: Tensor) -> list[bool]:
+        """Which of the gradients that were sent some rank had."""
+        return bucket.used if tracing.get() is not None else (flags > 0).tolist()
 
     def _reduce(self, bucket: Bucket, flat: Tensor) -> Tensor | Rest:
         return begun_all_reduce(flat, self._lane_mesh, self.axis)
 
     def _finish(self, bucket: Bucket, flat: Tensor) -> None:
-        shapes = [p.shape for _, p in bucket.held]
-        count = len(shapes)
-        used = None if tracing.get() is not None else flat[-count:].tolist()
-        for i, (held, g) in enumerate(zip(bucket.held, pieces(flat, shapes), strict=True)):
-            if used is None or used[i]:
-                held.parameter.grad = g
+        sent = [p for _, p in bucket.sent]
+        used = self._reduced(bucket, flat[-len(sent) :])
+        for p, some, g in zip(sent, used, pieces(flat, [p.shape for p in sent]), strict=True):
+            if some:
+                p.grad = g
 
     # --- uneven batches --------------------------------------------------------------------------
 
@@ -360,12 +459,24 @@ class DataParallel(BatchParallel):
             raise ArgumentError("join: this block is inside another join() of the same module")
         if tracing.get() is not None:
             raise ArgumentError("join: not inside jit, where the number of batches is not known")
+        self._refuse_collectives()
+        if not state.syncs:
+            raise ArgumentError("join: this block is inside no_sync() of the same module")
         state.joining = True
         try:
             yield
             self._follow(step)
         finally:
-            state.joining, state.sizes = False, None
+            state.joining, state.sizes, state.awaits_backward = False, None, False
+
+    def _refuse_collectives(self) -> None:
+        for name, layer in self.module.named_modules():
+            if isinstance(layer, SyncBatchNorm) and layer.axis == self.axis and self.ranks > 1:
+                raise ArgumentError(
+                    f"join: {name or 'the module'} is a SyncBatchNorm, which talks to ranks that "
+                    f"have no rows left; give all ranks as many rows, or use a norm of each row "
+                    f"(LayerNorm, GroupNorm)"
+                )
 
     def _exchange(self, rows: int) -> list[int]:
         """The number of rows of every rank."""
@@ -378,10 +489,11 @@ class DataParallel(BatchParallel):
         """Take part in the steps of ranks that have batches left."""
         while any(sizes := self._exchange(0)):
             self._run.sizes = sizes
+            self.refresh()
             if self.broadcast_buffers:
                 self.share_buffers()
-            for held in self._trained:
-                held.parameter.grad = None
+            for p in self.parameters():  # or what they have in place of them
+                p.grad = None
             self._reduction.arm([h.parameter for h in self._trained])
             self._reduction.advance()
             step()

@@ -17,6 +17,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple, Self
 from weakref import WeakSet
 
+from everygrad.autograd.engine import Pass, PassHook
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import CAREFUL, _Mode, _recording, is_grad_enabled, no_grad
 from everygrad.autograd.saved_tensor_hooks import Recorder, recorder
@@ -27,7 +28,12 @@ from everygrad.distributed.background import Rest
 from everygrad.distributed.collectives import all_gather, reduce_scatter
 from everygrad.distributed.mesh import Mesh
 from everygrad.distributed.parallel.buckets import BUCKET_BYTES, Bucket, pieces
-from everygrad.distributed.parallel.data_parallel import BatchParallel, DataParallel, rows_of
+from everygrad.distributed.parallel.data_parallel import (
+    WITHOUT_GRAPH,
+    BatchParallel,
+    DataParallel,
+    rows_of,
+)
 from everygrad.distributed.parallel.shard_parameter import (
     ShardParameter,
     box_size,
@@ -35,7 +41,7 @@ from everygrad.distributed.parallel.shard_parameter import (
     stretch_of_all,
     whole_box,
 )
-from everygrad.errors import ArgumentError
+from everygrad.errors import ArgumentError, GradientError
 from everygrad.nn.functions.module_state import LoadedKeys, StateFaults, faults_of
 from everygrad.nn.module import Module
 from everygrad.nn.parameter import Parameter
@@ -107,6 +113,8 @@ class ShardedState(DataParallel):
         if level == 2:  # a reduce_scatter has one stage: one is exchanged, and the next is ready
             self._reduction.in_flight = 2
         self._parts = {id(p): _part(name, p, mesh, axis) for name, p in self._trained}
+        for part in self._parts.values():
+            part.shard.register_post_accumulate_grad_hook(_OutsideOfGraphs())
         self._fresh = _Fresh()
 
     def named_parameters(
@@ -117,10 +125,6 @@ class ShardedState(DataParallel):
         for name, p in self.module.named_parameters():
             part = self._parts.get(id(p))
             yield dot + name, p if part is None else part.shard
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self.refresh()
-        return super().forward(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         self.refresh()
@@ -162,15 +166,17 @@ class ShardedState(DataParallel):
     def _flat(self, bucket: Bucket) -> Tensor:
         if self.level == 1:
             return super()._flat(bucket)
-        weight = self._weight()
-        rows = []
-        for _, p in bucket.held:
-            g, part = p.grad, self._parts[id(p)]
-            used = g is not None and id(p) in bucket.ready and weight > 0
-            like = g * weight if used and g is not None else zeros(p.shape, p.dtype, p.device)
-            rows.append(_in_chunks(like, part, self.ranks))
-            p.grad = None
+        weighted = self._weighted(bucket)
+        rows = [
+            _in_chunks(g, self._parts[id(p)], self.ranks)
+            for (_, p), g in zip(bucket.sent, weighted, strict=True)
+        ]
+        flags = self._flags(bucket)
+        rows.append(flags.broadcast_to((self.ranks, flags.shape[0])))
         return concat(rows, 1).reshape(-1)
+
+    def _holds_gradients(self, but: Tensor) -> bool:
+        return any(part.shard.grad is not None for part in self._parts.values())
 
     def _reduce(self, bucket: Bucket, flat: Tensor) -> Tensor | Rest:
         if self.level == 1:
@@ -179,7 +185,8 @@ class ShardedState(DataParallel):
 
     def _finish(self, bucket: Bucket, flat: Tensor) -> None:
         self._fresh.moved()
-        parts = [self._parts[id(p)] for _, p in bucket.held]
+        parts = [self._parts[id(p)] for _, p in bucket.sent]
+        used = self._reduced(bucket, flat[-len(parts) :])
         if self.level == 1:
             whole = pieces(flat, [part.shape for part in parts])
             index = self.mesh.coordinate(self.axis)
@@ -188,9 +195,11 @@ class ShardedState(DataParallel):
             ]
         else:
             found = list(pieces(flat, [(part.chunk,) for part in parts]))
-        for (_, p), part, g in zip(bucket.held, parts, found, strict=True):
-            held = part.shard.grad
-            part.shard.grad = g if held is None else held + g
+        for part, some, g in zip(parts, used, found, strict=True):
+            if some:
+                held = part.shard.grad
+                part.shard.grad = g if held is None else held + g
+        for _, p in bucket.held:
             p.grad = None
 
     def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
@@ -208,6 +217,28 @@ class ShardedState(DataParallel):
                 part.shard.rebind(here._data, part.shard._node)
         self._fresh.stale = False
         return loaded
+
+
+class _OutsideOfGraphs(PassHook):
+    """Of the shards at levels 1 and 2, which are given gradients of what is in the graph."""
+
+    def ready(self, work: Pass, x: Tensor) -> None:
+        """A penalty on the shard itself."""
+
+    def asked(self, reached: bool, accumulates: bool) -> None:
+        if not reached:
+            raise GradientError(
+                "backward: a shard of ZeRO 1 or 2 is in no graph; ask for what it is a part of, "
+                "a parameter of the module inside: model.module.parameters()"
+            )
+
+
+class _OfMeans(PassHook):
+    """Of the shards at level 3, whose gradients are means over ranks."""
+
+    def ready(self, work: Pass, x: Tensor) -> None:
+        if work.create_graph:
+            raise GradientError(WITHOUT_GRAPH.format("ShardedParameters"))
 
 
 class _Fresh:
@@ -409,6 +440,7 @@ class ShardedParameters(BatchParallel):
         """What comes to a shard is the sum over the ranks."""
         for p in self._everything.values():
             if p.requires_grad:
+                p.register_post_accumulate_grad_hook(_OfMeans())
                 p.register_hook(partial(_mean, self.ranks))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -425,6 +457,13 @@ class ShardedParameters(BatchParallel):
     def no_sync(self) -> Iterator[None]:
         """Gradients are summed into the shards at every backward: there is nothing to put off."""
         yield
+
+    def join(self, step: Any) -> Any:
+        """Not at this level."""
+        raise ArgumentError(
+            "join: at level 3 every layer gathers its parameters, also from ranks that have no "
+            "rows left; share at level 1 or 2, or give all ranks as many rows"
+        )
 
     def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
         """The whole values under the module's own names; all ranks must call it."""
