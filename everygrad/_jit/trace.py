@@ -323,11 +323,12 @@ class Tracer:
 
     def met(self, module: Any) -> None:
         """A module is about to run: what it does depends on its attributes and hooks."""
-        if id(module) in self.modules:
+        attributes = id(vars(module))  # which a compiled module shares with what it was made of
+        if attributes in self.modules:
             return
         one = next(iter(module.parameters()), None)
         if one is None or not isinstance(one._data, Traced):  # or it was made inside, for one call
-            self.modules[id(module)] = (module, module.fingerprint())
+            self.modules[attributes] = (module, module.fingerprint())
 
     def depends(self, *things: Any) -> None:
         """The function takes for granted what the `changes` of these things count."""

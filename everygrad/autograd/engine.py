@@ -178,14 +178,29 @@ class PassHook:
         """A pass was asked for the gradient of this leaf by name. `reached`: it is in the graph;
         `accumulates`: into `.grad`. Raises where that is not what it seems."""
 
+    def of_all(self, loss: Tensor) -> Tensor:
+        """A loss as that of all whose gradients this leaf is given."""
+        return loss
+
+
+def of_all(leaves: Iterable[Tensor], loss: Tensor) -> Tensor:
+    """A loss as that of all who have a share in the gradients of these leaves."""
+    for x in leaves:
+        for hook in _pass_hooks(stand_in(x)._node):
+            return hook.of_all(loss)
+    return loss
+
+
+def _pass_hooks(node: Node | None) -> list[PassHook]:
+    hooks = node.after_hooks if isinstance(node, Leaf) else None
+    return [hook for hook in (hooks or {}).values() if isinstance(hook, PassHook)]
+
 
 def ask(targets: Sequence[Node], work: Pass) -> None:
     """Tell those who wait for leaves that these are asked for by name."""
     for node in targets:
-        hooks = node.after_hooks if isinstance(node, Leaf) else None
-        for hook in (hooks or {}).values():
-            if isinstance(hook, PassHook):
-                hook.asked(node in work.counts, work.accumulate)
+        for hook in _pass_hooks(node):
+            hook.asked(node in work.counts, work.accumulate)
 
 
 class Pass:

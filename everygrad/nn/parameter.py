@@ -11,7 +11,10 @@ from everygrad.ops.python.creation import empty
 
 
 class OtherRanks(Protocol):
-    """What the ranks that have parts of parameters do together; all of them call it."""
+    """What the ranks that have parts of parameters, or of a model, do together; all of them call
+    it. `parts`: of parameters; else there are whole ones here, and others on other ranks."""
+
+    parts: bool
 
     def clip_grad_norm(
         self, parts: Sequence[Tensor], max_norm: float, norm_type: float, check: bool
@@ -39,8 +42,17 @@ class Parameter(Tensor):
     tensor([1., 2.], requires_grad=True)
     """
 
-    __slots__ = ()
-    others: OtherRanks | None = None  # where this is a part of a parameter: who has the rest
+    __slots__ = ("_others",)
+    _others: OtherRanks | None
+
+    @property
+    def others(self) -> OtherRanks | None:
+        """Where this is a part of a parameter, or in a part of a model: who has the rest."""
+        return getattr(self, "_others", None)
+
+    @others.setter
+    def others(self, others: OtherRanks | None) -> None:
+        self._others = others
 
     def __init__(self, data: Tensor, requires_grad: bool = True) -> None:
         if not isinstance(data, Tensor):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Unpack
 
+from everygrad.autograd.engine import of_all
 from everygrad.autograd.modes import enable_grad, no_grad
 from everygrad.core.context import tracing
 from everygrad.core.tensor import Tensor
@@ -50,6 +51,7 @@ class LBFGS(Optimizer):
     """
 
     elementwise = False
+    separate = False
 
     def __init__(
         self,
@@ -174,6 +176,8 @@ class _Descent:
         """The loss as the closure gives it, as a number, and the gradient as one vector."""
         with enable_grad():
             given = self.closure()
+        if isinstance(given, Tensor):  # the gradients may be means over ranks: the loss as well
+            given = of_all(self.params, given)
         self.evaluations += 1
         grads = [
             zeros((p.size,), p.dtype, p.device) if p.grad is None else p.grad.reshape((p.size,))

@@ -80,6 +80,7 @@ class Optimizer(Hooks):
     """
 
     elementwise = True  # whether a rule looks at single elements: others need whole parameters
+    separate = True  # whether a rule moves each parameter by itself
     reduces = False  # whether a rule has reductions or products: eager steps on GPUs are compiled
 
     def __init__(
@@ -354,7 +355,14 @@ class Optimizer(Hooks):
             )
         if not p.dtype.is_float:
             raise DtypeError(f"{self._name}: parameter {i} is {p.dtype}; it must be real floating")
-        if not self.elementwise and other_ranks([p]) is not None:
+        others = other_ranks([p])
+        if others is not None and not others.parts and not self.separate:
+            raise ArgumentError(
+                f"{self._name}: looks at all parameters at once, and other ranks have other layers "
+                f"than that of parameter {i} (shape {p.shape}); take a rule that does not, such as "
+                f"AdamW"
+            )
+        if others is not None and others.parts and not self.elementwise:
             raise ArgumentError(
                 f"{self._name}: parameter {i} (shape {p.shape}) is a part of one whose rest other "
                 f"ranks have, and this rule looks at more than single elements; take one that does "

@@ -72,6 +72,8 @@ def clip_grad_norm_(
 class _OtherRanks:
     """What `ShardParameter` tells those who know nothing of ranks."""
 
+    parts = True
+
     def clip_grad_norm(
         self, parts: Sequence[Tensor], max_norm: float, norm_type: float, check: bool
     ) -> Tensor:
@@ -84,4 +86,30 @@ class _OtherRanks:
         return found
 
 
-ShardParameter.others = _OtherRanks()
+class OtherStages:
+    """What parameters of a pipeline tell those who know nothing of ranks."""
+
+    parts = False
+
+    def __init__(self, mesh: Mesh, axis: str) -> None:
+        self.mesh = mesh
+        self.axis = axis
+
+    def clip_grad_norm(
+        self, parts: Sequence[Tensor], max_norm: float, norm_type: float, check: bool
+    ) -> Tensor:
+        return clip_grad_norm_(
+            parts, max_norm, norm_type, check, mesh=self.mesh, split_over=(self.axis,)
+        )
+
+    def on_any(self, parts: Sequence[Tensor], found: Tensor) -> Tensor:
+        return all_reduce(found.astype(float32), self.mesh, None, "max") > 0.0
+
+
+class OtherStagesParts(OtherStages):
+    """The same of shards in a pipeline."""
+
+    parts = True
+
+
+ShardParameter.ranks = _OtherRanks()

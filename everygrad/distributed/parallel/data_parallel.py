@@ -106,6 +106,12 @@ class _Gradients(PassHook):
                 f"average them by all_reduce"
             )
 
+    def of_all(self, loss: Tensor) -> Tensor:
+        owner = self.owner
+        if not owner._run.syncs:
+            return loss
+        return all_reduce(loss.detach(), owner.mesh, owner.axis, "mean")
+
     def end(self) -> None:
         """What has not come by now will not."""
         self.work = None

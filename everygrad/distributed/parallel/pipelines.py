@@ -17,12 +17,14 @@ from everygrad.core.tensor import Tensor
 from everygrad.distributed.collectives import broadcast, recv, send
 from everygrad.distributed.mesh import Mesh
 from everygrad.distributed.parallel.buckets import Lane
+from everygrad.distributed.parallel.clipping import OtherStages, OtherStagesParts
 from everygrad.distributed.parallel.data_parallel import (
     BatchParallel,
     DataParallel,
     refuse_changes,
 )
 from everygrad.distributed.parallel.schedules import SCHEDULES, acts_of
+from everygrad.distributed.parallel.shard_parameter import ShardParameter
 from everygrad.distributed.placements import extent
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.nn.module import Module
@@ -75,14 +77,21 @@ class Pipeline(Module):
         self._here: dict[tuple[str, int], deque[Tensor]] = {}  # between two stages of this rank
         self._kinds: dict[Any, tuple[Shape, Any]] = {}  # of what arrives, by what began
         self._everything = dict(self.named_parameters())
+        for p in self._everything.values():
+            kind = OtherStagesParts if isinstance(p, ShardParameter) else OtherStages
+            p.others = kind(mesh, axis)
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
         """Those of the stages that are here, by the number of the stage."""
         dot = f"{prefix}." if prefix else ""
+        seen = set()  # two stages that are here may share a parameter
         for number, module in zip(self.numbers, self.chunks, strict=True):
-            yield from module.named_parameters(f"{dot}{number}", recurse)
+            for name, p in module.named_parameters(f"{dot}{number}", recurse):
+                if id(p) not in seen:
+                    seen.add(id(p))
+                    yield name, p
 
     def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
         """Those of the stages that are here, by the number of the stage."""
@@ -110,10 +119,8 @@ class Pipeline(Module):
         >>> pipe.step(eg.nn.functional.mse_loss, eg.ones((4, 2)), eg.ones((4, 1))).shape
         ()
         """
-        if tracing.get() is not None:
-            raise ArgumentError("pipeline: step() talks to other ranks by turns; call it eagerly")
         refuse_changes("pipeline", self, self._everything)
-        rows = self._rows(x)
+        rows = self._rows("step", x)
         spans = [extent(rows, self.microbatches, i) for i in range(self.microbatches)]
         run = _Run(self, loss, x, y, spans)
         acts = acts_of(
@@ -135,15 +142,24 @@ class Pipeline(Module):
     def forward(self, x: Tensor) -> Tensor:
         """The result of the last stage on every rank, without a graph."""
         with no_grad():
-            run = _Run(self, None, x, None, [(0, self._rows(x))])
+            run = _Run(self, None, x, None, [(0, self._rows("forward", x))])
             out: Tensor | None = None
             for chunk in range(len(self.chunks)):
                 out = run.forward(chunk, 0)
             run.finish()
             return self._from_last(run, out if self.numbers[-1] == self.count - 1 else None)
 
-    def _rows(self, x: Tensor) -> int:
-        if not x.ndim or x.shape[0] < self.microbatches:
+    def _rows(self, what: str, x: Tensor) -> int:
+        """The rows of a batch, of which all ranks must have as many."""
+        if tracing.get() is not None:
+            raise ArgumentError(
+                f"pipeline: {what}() talks to other ranks by turns; call it eagerly, and compile "
+                f"the stages: pipeline([eg.jit(stage), ...])"
+            )
+        group = self.mesh.group(self.axis)
+        group.compare(f"{what} of a pipeline on a batch of {x.dtype}{list(x.shape)}")
+        least = self.microbatches if what == "step" else 1
+        if not x.ndim or x.shape[0] < least:
             raise ShapeError(
                 f"pipeline: a batch of shape {x.shape} cannot be {self.microbatches} microbatches"
             )
@@ -217,6 +233,11 @@ class _Run:
             if self.loss is not None:
                 given = given.requires_grad_()
         out: Tensor = pipe.chunks[chunk](given)
+        if not isinstance(out, Tensor):
+            raise ArgumentError(
+                f"pipeline: a stage takes and gives one tensor; stage {number} "
+                f"({type(pipe.chunks[chunk]).__name__}) gave {type(out).__name__}"
+            )
         if number < pipe.count - 1:
             self._announce(number, stop - start, out)
             self.sent.append(pipe.give("forward", number + 1, out))
@@ -234,10 +255,11 @@ class _Run:
         """The gradient of one microbatch through one stage, and back to the one before."""
         pipe, number = self.pipe, self.pipe.numbers[chunk]
         given, out = self.held.pop((chunk, microbatch))
-        if number == pipe.count - 1:
-            out.backward()
-        else:
-            out.backward(pipe.take("backward", number, out.shape, out.dtype, out.device))
+        g = None
+        if number < pipe.count - 1:
+            g = pipe.take("backward", number, out.shape, out.dtype, out.device)
+        if out.requires_grad:  # else the first stages have nothing that is trained
+            out.backward(g)
         if number:
             g = given.grad
             back = zeros(given.shape, given.dtype, given.device) if g is None else g
@@ -292,6 +314,22 @@ def _described(out: Tensor) -> Tensor:
     return tensor(words)
 
 
+def _refuse_ties(stages: Sequence[Any], ranks: int) -> None:
+    """Raise where two ranks would each train a copy of one parameter."""
+    seen: dict[int, tuple[int, str]] = {}
+    for number, stage in enumerate(stages):
+        inside = stage.module if isinstance(stage, BatchParallel) else stage
+        named = inside.named_parameters() if isinstance(inside, Module) else ()
+        for name, p in named:
+            first, known = seen.setdefault(id(p), (number, name))
+            if first % ranks != number % ranks:
+                raise ArgumentError(
+                    f"pipeline: {name} of stage {number} is {known} of stage {first} too, on "
+                    f"another rank: each would train a copy of its own; give the stages parameters "
+                    f"of their own, or put both on one rank by the interleaved schedule"
+                )
+
+
 def pipeline(
     stages: Sequence[Any],
     microbatches: int,
@@ -330,4 +368,5 @@ def pipeline(
         wanted = f"a multiple of {ranks}" if several else f"{ranks}, one for each rank"
         raise ArgumentError(f"pipeline: the number of stages must be {wanted}, got {count}")
     acts_of(schedule, ranks, 0, count // ranks, microbatches)  # raises what does not fit
+    _refuse_ties(stages, ranks)
     return Pipeline(stages, microbatches, schedule, mesh, axis)

@@ -9,7 +9,7 @@ from typing import Any
 from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor
 from everygrad.distributed.mesh import Mesh
-from everygrad.nn.parameter import Parameter
+from everygrad.nn.parameter import OtherRanks, Parameter
 
 Box = tuple[tuple[int, int], ...]  # a start and a stop along each axis
 
@@ -24,6 +24,7 @@ class ShardParameter(Parameter):
     """
 
     __slots__ = ("axes", "boxes", "mesh", "whole")
+    ranks: OtherRanks | None = None  # what all who have a part of a parameter do together
 
     def __init__(
         self,
@@ -39,6 +40,13 @@ class ShardParameter(Parameter):
         self.axes = tuple(axes)
         self.whole = tuple(whole)
         self.boxes = tuple(boxes)
+        self.others = ShardParameter.ranks
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes of the whole parameter: what is chosen by it is chosen as on one
+        process. What is here may be a stretch of the elements, a vector."""
+        return len(self.whole)
 
     def __copy__(self) -> ShardParameter:
         return ShardParameter(

@@ -17,7 +17,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple, Self
 from weakref import WeakSet
 
-from everygrad.autograd.engine import Pass, PassHook
+from everygrad.autograd.engine import Pass, PassHook, renamed
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import CAREFUL, _Mode, _recording, is_grad_enabled, no_grad
 from everygrad.autograd.saved_tensor_hooks import Recorder, recorder
@@ -273,7 +273,7 @@ class _Layer:
     def gather(self, parts: Sequence[_Part]) -> list[Tensor]:
         """The whole parameters; their gradients are summed into the shards."""
         owner = self.owner
-        here = concat([part.shard for part in parts])
+        here = concat([renamed(part.shard) for part in parts])  # as the vectors that they are
         gathered = all_gather(here, owner.mesh, owner.axis)
         return list(_assembled(gathered, parts, owner.ranks))
 
