@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from everygrad.autograd.modes import no_grad
@@ -105,8 +105,8 @@ class GradScaler:
             raise ArgumentError(
                 f"GradScaler.unscale_: {done} was called already since the last update()"
             )
+        scale = self._current("unscale_", optimizer)
         params = _with_gradients(optimizer)
-        scale = self._current("unscale_", params)
         if any(p.dtype is float16 for p in params):
             raise DtypeError(
                 "GradScaler.unscale_: a float16 gradient vanishes without its scale; keep "
@@ -136,10 +136,9 @@ class GradScaler:
             raise ArgumentError("GradScaler.step: called twice since the last update()")
         scale = None
         if done is None:
-            params = _with_gradients(optimizer)
-            scale = self._current("step", params)
+            scale = self._current("step", optimizer)
             with no_grad():
-                self._found[id(optimizer)] = _overflow(params)
+                self._found[id(optimizer)] = _overflow(_with_gradients(optimizer))
         self._done[id(optimizer)] = "step()"
         found = self._found[id(optimizer)]
         return optimizer.step(found_inf=found, grad_scale=scale, **kwargs)
@@ -179,9 +178,11 @@ class GradScaler:
         put(scale, where(first, scale * self._backoff_factor, where(full_row, grown, scale)))
         put(good, where(logical_or(first, full_row), 0.0, count))
 
-    def _current(self, what: str, params: Sequence[Tensor] = ()) -> Tensor:
-        if other_ranks(params) is not None:  # one of which may have had the loss
-            self._begin(params[0].device)
+    def _current(self, what: str, optimizer: Optimizer | None = None) -> Tensor:
+        if self._scale is None and optimizer is not None:
+            params = [p for group in optimizer.param_groups for p in group["params"]]
+            if other_ranks(params) is not None:  # one of which may have had the loss
+                self._begin(params[0].device)
         if self._scale is None:
             raise ArgumentError(f"GradScaler.{what}: call scale() on the loss first")
         return self._scale
