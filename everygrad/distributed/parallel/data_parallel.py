@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from everygrad.autograd.engine import Pass, PassHook
+from everygrad.autograd.graph import Leaf
 from everygrad.autograd.modes import is_grad_enabled, no_grad
 from everygrad.autograd.trees import flatten
 from everygrad.core.context import tracing
@@ -41,6 +42,7 @@ from everygrad.ops.python.creation import tensor, zeros, zeros_like
 from everygrad.ops.random.generators import sharded_draws
 from everygrad.ops.shape.joining import concat
 
+_AROUND = ((0, 0), (0, 3), (1, 0), (2, 0))  # levels of a wrapper and of one inside, on other axes
 WITHOUT_GRAPH = (
     "{}: backward(create_graph=True): the means of gradients over ranks are without a graph; take "
     "derivatives by autograd.grad(), and call backward() on the loss that is made of them"
@@ -75,6 +77,23 @@ class _Gradients(PassHook):
         self.owner = owner
         self.work: Pass | None = None
         self.reached: set[int] = set()
+
+    def take(self, x: Tensor) -> None:
+        """Be given this leaf's gradients, in place of a wrapper that had them before."""
+        node = x._node
+        assert isinstance(node, Leaf)
+        before = node.after_hooks or {}
+        same = (self.owner.mesh.number, self.owner.axis)
+        node.after_hooks = {
+            key: hook
+            for key, hook in before.items()
+            if not isinstance(hook, _Gradients) or (hook.owner.mesh.number, hook.owner.axis) != same
+        }
+        x.register_post_accumulate_grad_hook(self)
+
+    def has(self, x: Tensor) -> bool:
+        node = x._node
+        return isinstance(node, Leaf) and self in (node.after_hooks or {}).values()
 
     def ready(self, work: Pass, x: Tensor) -> None:
         owner = self.owner
@@ -145,6 +164,7 @@ class BatchParallel(Module):
 
     names_state = True
     cure = ""  # for batches of different sizes
+    level = 0  # of ZeRO
 
     def __init__(self, module: Module, mesh: Mesh, axis: str) -> None:
         super().__init__()
@@ -154,6 +174,7 @@ class BatchParallel(Module):
         mesh.coordinate(axis)  # raises where there is no such axis
         if not any(p.requires_grad for p in module.parameters()):
             raise ArgumentError(f"{name}: no parameter of the module requires grad")
+        self._refuse_inside(module, mesh, axis)
         self.module = module
         self.mesh = mesh
         self.axis = axis
@@ -164,6 +185,24 @@ class BatchParallel(Module):
             for t in [*module.parameters(), *module.buffers()]:
                 t.rebind(broadcast(t.detach(), mesh, axis)._data, t._node)
         self._everything = dict(module.named_parameters())
+
+    def _refuse_inside(self, module: Module, mesh: Mesh, axis: str) -> None:
+        """Raise where a module inside is shared in a way that this one does not go around."""
+        for place, inner in module.named_modules():
+            if isinstance(inner, BatchParallel):
+                what = f"{type(self).__name__}: {place or 'the module'} is a {type(inner).__name__}"
+                if inner.axis == axis and inner.mesh is mesh:
+                    raise ArgumentError(f"{what} along {axis!r} already; wrap it once")
+                if (self.level, inner.level) not in _AROUND:
+                    raise ArgumentError(
+                        f"{what}, which {self.way} does not go around; ZeRO 3 goes inside of "
+                        f"DataParallel, and ZeRO 1 and 2 go around it"
+                    )
+
+    @property
+    def way(self) -> str:
+        """What this is called."""
+        return f"ZeRO {self.level}" if self.level else "DataParallel"
 
     @property
     def ranks(self) -> int:
@@ -279,8 +318,19 @@ class DataParallel(BatchParallel):
             make_buckets(self._trained, bucket_bytes), self._flat, self._reduce, self._finish
         )
         gradients = _Gradients(self)
+        self._gradients = gradients
         for held in self._trained:
-            held.parameter.register_post_accumulate_grad_hook(gradients)
+            gradients.take(held.parameter)
+
+    def check_unchanged(self) -> None:
+        """Also refuse a module that was wrapped anew."""
+        super().check_unchanged()
+        lost = [h.name for h in self._trained if not self._gradients.has(h.parameter)]
+        if lost:
+            raise ArgumentError(
+                f"{type(self).__name__}: {', '.join(lost)} was wrapped again since, by a wrapper "
+                f"that has the gradients now; wrap modules that share a parameter as one"
+            )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A copy of the module, wrapped anew: all ranks must make it."""

@@ -108,8 +108,8 @@ class ShardedState(DataParallel):
     def __init__(
         self, module: Module, mesh: Mesh, axis: str, level: int, bucket_bytes: int = BUCKET_BYTES
     ) -> None:
-        super().__init__(module, mesh, axis, bucket_bytes)
         self.level = level
+        super().__init__(module, mesh, axis, bucket_bytes)
         if level == 2:  # a reduce_scatter has one stage: one is exchanged, and the next is ready
             self._reduction.in_flight = 2
         self._parts = {id(p): _part(name, p, mesh, axis) for name, p in self._trained}
@@ -408,11 +408,12 @@ class ShardedParameters(BatchParallel):
     In a compiled function a layer's parameters are gathered once and dropped after their last use.
     """
 
+    level = 3
+
     def __init__(
         self, module: Module, mesh: Mesh, axis: str, broadcast_buffers: bool = True
     ) -> None:
         super().__init__(module, mesh, axis)
-        self.level = 3
         self.broadcast_buffers = broadcast_buffers
         self.latest: dict[_Layer, list[Any]] = {}
         made: dict[int, _Part] = {}

@@ -255,7 +255,14 @@ def sharded_draws(axis: int, start: int, rows: int, whole: int) -> Setting:
     >>> bool((part == whole[2:]).all())
     True
     """
-    return Setting(_sharded, (*_sharded.get(), Rows(axis, start, rows, whole)))
+    parts = []
+    for part in _sharded.get():
+        if (part.axis, part.rows) == (axis, rows) and whole % rows == 0:  # a part of this part
+            shards = whole // rows
+            start, whole = part.start * shards + start, part.whole * shards
+        else:
+            parts.append(part)
+    return Setting(_sharded, (*parts, Rows(axis, start, rows, whole)))
 
 
 def sharded_along(axis: int) -> AbstractContextManager[Any]:
