@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar, copy_context
 from typing import Any, Protocol
@@ -72,6 +73,8 @@ class World:
             found = self.groups[key] = Group(self, name, ranks)
         return found
 
+
+PATIENCE = 2.0  # seconds that ranks have to end when whoever waits for them is interrupted
 
 _here: ContextVar[World | None] = ContextVar("everygrad_world", default=None)
 _process: World | None = None
@@ -219,7 +222,8 @@ class _Rank(threading.Thread):
 def run_local(fn: Callable[..., Any], n: int, *args: Any, timeout: float = TIMEOUT) -> list[Any]:
     """fn(*args) on each of n ranks, simulated by threads of this process; the list of their
     results. What a rank raises is raised here, with the rank noted; others that waited for it
-    got `PeerLost`. `timeout`: the seconds that a rank waits for another.
+    got `PeerLost`. `timeout`: the seconds that a rank waits for another. Ctrl-C ends the ranks
+    where they communicate next.
 
     >>> import everygrad as eg
     >>> eg.distributed.run_local(lambda: eg.distributed.rank() ** 2, 3)
@@ -233,8 +237,16 @@ def run_local(fn: Callable[..., Any], n: int, *args: Any, timeout: float = TIMEO
     ranks = [_Rank(fn, args, board, i) for i in range(n)]
     for r in ranks:
         r.start()
-    for r in ranks:
-        r.join()
+    try:
+        for r in ranks:
+            while r.is_alive():
+                r.join(1.0)  # a signal that came to another thread does not end a longer wait
+    except BaseException:  # a signal: ranks end with their next collective
+        board.interrupt()
+        until = time.monotonic() + PATIENCE
+        for r in ranks:
+            r.join(max(0.0, until - time.monotonic()))
+        raise
     failed = [r for r in ranks if r.error is not None]
     if failed:  # who waited for another one is not the cause
         first = next((r for r in failed if not isinstance(r.error, PeerLost)), failed[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -213,3 +214,33 @@ def test_what_mpi_finds_first_is_named_by_the_control_channel(
         carrier.finish([1], (0, 1), {"step": 7, "call": "all_reduce"}, False, None)
     assert len(asked) == 1
     assert not lost or str(caught.value).startswith("rank 1 died")
+
+
+def test_an_interrupt_ends_simulated_ranks() -> None:
+    """Ctrl-C comes to the thread that waits for them; none goes on by itself."""
+    ended: list[tuple[int, str]] = []
+    main = threading.main_thread()
+    assert threading.current_thread() is main
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def run() -> None:
+        mesh = dist.Mesh({"d": dist.world_size()})
+        x = eg.ones((4,))
+        dist.barrier(mesh)
+        if dist.rank() == 0:
+            signal.raise_signal(signal.SIGINT)  # the handler runs in the main thread
+        try:
+            while True:
+                dist.all_reduce(x, mesh, "d")
+        except BaseException as error:
+            ended.append((dist.rank(), type(error).__name__))
+            raise
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            dist.run_local(run, 3)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert sorted(ended) == [(rank, "KeyboardInterrupt") for rank in range(3)]
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("rank-")]
+    assert dist.run_local(dist.rank, 2) == [0, 1]

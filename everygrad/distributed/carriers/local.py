@@ -30,6 +30,13 @@ class Board:
         self.posts: dict[Any, dict[int, Any]] = {}  # by group and round: what each rank gives
         self.taken: dict[Any, int] = {}  # how many ranks have their part of a round
         self.gone: dict[int, str] = {}  # ranks that are lost or have ended, and how
+        self.interrupted = False  # who started the ranks does not wait for them any more
+
+    def interrupt(self) -> None:
+        """Let every rank raise where it communicates next."""
+        with self.changed:
+            self.interrupted = True
+            self.changed.notify_all()
 
     def leave(self, rank: int, reason: str) -> None:
         with self.changed:
@@ -81,6 +88,8 @@ class LocalCarrier:
         until = time.monotonic() + board.timeout
         with board.changed:
             while True:
+                if board.interrupted:
+                    raise KeyboardInterrupt(f"in {entry['call']}")
                 there = board.posts.get(key, {})
                 missing = [i for i in who if i not in there]
                 if not missing:
