@@ -191,6 +191,18 @@ def of_all(leaves: Iterable[Tensor], loss: Tensor) -> Tensor:
     return loss
 
 
+def give(x: Tensor, g: Tensor) -> None:
+    """Add a gradient that no pass brought to a leaf, as one would: its hooks are run."""
+    node = stand_in(x)._node
+    assert isinstance(node, Leaf)
+    g = run_hooks(node, g)
+    held = x.grad
+    set_grad(x, renamed(g) if held is None else held + g)
+    for hook in list(node.after_hooks.values()) if node.after_hooks else ():
+        if not isinstance(hook, PassHook):
+            hook(x)
+
+
 def _pass_hooks(node: Node | None) -> list[PassHook]:
     hooks = node.after_hooks if isinstance(node, Leaf) else None
     return [hook for hook in (hooks or {}).values() if isinstance(hook, PassHook)]

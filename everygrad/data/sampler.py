@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from importlib import import_module
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -382,6 +383,8 @@ class BucketBatchSampler(_Drawing):
 class DistributedSampler(Sampler[int]):
     """The part of a dataset that one of several processes trains on.
 
+    num_replicas, rank  how many there are, and which this is: unless given, as in `eg.distributed`
+
     Call `set_epoch` before each epoch for another order. Every rank gets the same number of items:
     the last ones are dropped, or the first ones come twice.
 
@@ -401,7 +404,10 @@ class DistributedSampler(Sampler[int]):
     ) -> None:
         name = "DistributedSampler"
         if num_replicas is None or rank is None:
-            raise ArgumentError(f"{name}: say num_replicas and rank; there is no process group")
+            # loads what programs on one process do without
+            here = import_module("everygrad.distributed.world").world()
+            num_replicas = here.size if num_replicas is None else num_replicas
+            rank = here.rank if rank is None else rank
         self.dataset = dataset
         self.num_replicas = positive(num_replicas, name, "num_replicas")
         self.rank = as_int(rank, name, "rank")

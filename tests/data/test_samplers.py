@@ -155,7 +155,7 @@ REFUSALS: dict[str, Any] = {
     "weights zero": lambda d: d.WeightedRandomSampler([0.0, 0.0], 2),
     "without replacement": lambda d: d.WeightedRandomSampler([1.0, 0.0], 2, False),
     "rank": lambda d: d.DistributedSampler(DATA, 2, 2),
-    "num_replicas": lambda d: d.DistributedSampler(DATA),
+    "num_replicas": lambda d: d.DistributedSampler(DATA, 0, 0),
     "give batch_size": lambda d: d.BucketBatchSampler([1, 2]),
     "max_tokens": lambda d: d.BucketBatchSampler([1, 9], max_tokens=5),
     "lengths": lambda d: d.BucketBatchSampler([1, -9], 2),

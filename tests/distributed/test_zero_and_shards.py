@@ -54,6 +54,36 @@ def test_whole_values_of_shards() -> None:
         assert dist.run_local(run, 3, level) == [6] * 3
 
 
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_hooks_of_shards_are_run(level: int) -> None:
+    """A gradient is what the hook of its shard makes of it."""
+
+    def run(doubled: bool) -> Any:
+        model = dist.shard(big(), dist.Mesh({"data": 2}), level=level)
+        complete = []
+        for name, p in model.named_parameters():
+            if doubled:
+                p.register_hook(lambda g: g * 2)
+            p.register_post_accumulate_grad_hook(lambda t, name=name: complete.append(name))
+        model(eg.ones((4, WIDE), "float64")).sum().backward()
+        return sorted(complete), [p.grad.numpy() for p in model.parameters()]
+
+    for (names, plain), (_, doubled) in zip(
+        dist.run_local(run, 2, False), dist.run_local(run, 2, True), strict=True
+    ):
+        assert len(names) == len(plain) == 6
+        for a, b in zip(plain, doubled, strict=True):
+            np.testing.assert_array_equal(2 * a, b)
+
+
+def test_a_sampler_deals_out_to_the_ranks_there_are() -> None:
+    def run() -> Any:
+        sampler = eg.data.DistributedSampler(range(11), shuffle=False)
+        return sampler.num_replicas, list(sampler)
+
+    assert dist.run_local(run, 3) == [(3, [r, r + 3, r + 6, (r + 9) % 11]) for r in range(3)]
+
+
 @pytest.mark.parametrize("sequence", [False, True])
 def test_tensor_parallel_block(sequence: bool) -> None:
     """Norm, column, row, twice, on inputs that are whole or sharded along the sequence."""

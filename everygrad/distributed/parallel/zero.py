@@ -17,7 +17,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple, Self
 from weakref import WeakSet
 
-from everygrad.autograd.engine import Pass, PassHook, renamed
+from everygrad.autograd.engine import Pass, PassHook, give, renamed
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import CAREFUL, _Mode, _recording, is_grad_enabled, no_grad
 from everygrad.autograd.saved_tensor_hooks import Recorder, recorder
@@ -197,8 +197,7 @@ class ShardedState(DataParallel):
             found = list(pieces(flat, [(part.chunk,) for part in parts]))
         for part, some, g in zip(parts, used, found, strict=True):
             if some:
-                held = part.shard.grad
-                part.shard.grad = g if held is None else held + g
+                give(part.shard, g)
         for _, p in bucket.held:
             p.grad = None
 
