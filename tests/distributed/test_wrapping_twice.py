@@ -25,10 +25,10 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Dropout(0.3), nn.Linear(7, 4)).double()
 
 
-def wrapped(module: nn.Module, mesh: dist.Mesh, axis: str, level: int) -> Any:
+def wrapped(module: nn.Module, mesh: dist.Mesh, axis: str, level: int, size: int = 2**20) -> Any:
     if level == 0:
-        return dist.DataParallel(module, mesh, axis)
-    return dist.shard(module, mesh, axis, level)
+        return dist.DataParallel(module, mesh, axis, bucket_bytes=size)
+    return dist.shard(module, mesh, axis, level, size)
 
 
 def trained(model: Any, rows: slice, jit: bool, mesh: dist.Mesh) -> list[float]:
@@ -47,14 +47,15 @@ def trained(model: Any, rows: slice, jit: bool, mesh: dist.Mesh) -> list[float]:
     return [run(eg.tensor(X[rows]), eg.tensor(Y[rows])).item() for _ in range(STEPS)]
 
 
+@pytest.mark.parametrize("size", [1, 2**20])
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize(("outer", "inner"), AROUND)
-def test_two_axes_share_a_batch(outer: int, inner: int, jit: bool) -> None:
+def test_two_axes_share_a_batch(outer: int, inner: int, jit: bool, size: int) -> None:
     """Losses and masks are those of one process; the last axis has neighbouring rows."""
 
     def run() -> list[float]:
         mesh = dist.Mesh({"a": 2, "b": 2})
-        model = wrapped(wrapped(net(), mesh, "b", inner), mesh, "a", outer)
+        model = wrapped(wrapped(net(), mesh, "b", inner, size), mesh, "a", outer, size)
         return trained(model, slice(2 * dist.rank(), 2 * dist.rank() + 2), jit, mesh)
 
     want = trained(net(), slice(None), jit, dist.Mesh({"a": 1}))

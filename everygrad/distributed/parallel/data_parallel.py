@@ -77,6 +77,8 @@ class _Gradients(PassHook):
         self.owner = owner
         self.work: Pass | None = None
         self.reached: set[int] = set()
+        # wrappers inside, on other axes, are given the gradients first, and have them in flight
+        self.waits = any(isinstance(m, DataParallel) for m in owner.module.modules())
 
     def take(self, x: Tensor) -> None:
         """Be given this leaf's gradients, in place of a wrapper that had them before."""
@@ -114,7 +116,8 @@ class _Gradients(PassHook):
                 f"before it, so ranks would differ; call the wrapper, or run backward inside "
                 f"no_sync()"
             )
-        owner._reduction.note(x)
+        if not self.waits:
+            owner._reduction.note(x)
 
     def asked(self, reached: bool, accumulates: bool) -> None:
         owner = self.owner

@@ -127,16 +127,15 @@ class Pipeline(Module):
             self.schedule, self.mesh.axes[self.axis], self.mesh.coordinate(self.axis),
             len(self.chunks), self.microbatches,
         )  # fmt: skip
+        wrappers = [m for c in self.chunks for m in c.modules() if isinstance(m, DataParallel)]
         with ExitStack() as quiet:
-            for module in self.chunks:
-                if isinstance(module, DataParallel):
-                    quiet.enter_context(module.no_sync())
+            for module in wrappers:
+                quiet.enter_context(module.no_sync())
             for act in acts:
                 (run.forward if act.forward else run.backward)(act.chunk, act.microbatch)
         run.finish()
-        for module in self.chunks:
-            if isinstance(module, DataParallel):
-                module.sync_gradients()
+        for module in reversed(wrappers):  # what is inside of another one first
+            module.sync_gradients()
         return self._from_last(run, run.total)
 
     def forward(self, x: Tensor) -> Tensor:
