@@ -77,6 +77,11 @@ def a_penalty(m: Any, x: eg.Tensor) -> None:
     (cost(out) + cost(g)).backward()
 
 
+def a_penalty_on_parameters(m: Any, x: eg.Tensor) -> None:
+    """Of single elements: a part has its own."""
+    (cost(m(x, "first")) + sum((p**2).sum() for p in m.parameters())).backward()
+
+
 def a_compiled_forward(m: Any, x: eg.Tensor) -> None:
     cost(compiled(m)(x)[0]).backward()
 
@@ -97,6 +102,7 @@ WAYS = [
     some_inputs,
     several_threads,
     a_penalty,
+    a_penalty_on_parameters,
     a_compiled_forward,
 ]
 

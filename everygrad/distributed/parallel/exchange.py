@@ -54,6 +54,20 @@ _SPLIT: Kernel = Kernel(
 )
 
 
+_SHARE: Kernel = Kernel(
+    "share_of_mean",
+    lambda x, ranks: x,
+    ("x",),
+    (lambda g, ranks: g * (1.0 / ranks),),
+    linear=(0,),
+)
+
+
+def share_of_mean(x: Tensor, ranks: int) -> Tensor:
+    """x itself, of which `ranks` make losses whose mean counts: its gradient is their share."""
+    return apply(_SHARE, x, ranks=ranks)
+
+
 def copy_to_shards(x: Tensor, mesh: Mesh, axis: str) -> Tensor:
     """x itself, for layers that have shards of the weights: its gradient is summed over the ranks.
 

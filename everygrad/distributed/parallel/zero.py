@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import deepcopy
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple, Self
 from weakref import WeakSet
 
@@ -34,6 +34,7 @@ from everygrad.distributed.parallel.data_parallel import (
     DataParallel,
     rows_of,
 )
+from everygrad.distributed.parallel.exchange import share_of_mean
 from everygrad.distributed.parallel.shard_parameter import (
     ShardParameter,
     box_size,
@@ -273,7 +274,7 @@ class _Layer:
         """The whole parameters; their gradients are summed into the shards."""
         owner = self.owner
         here = concat([renamed(part.shard) for part in parts])  # as the vectors that they are
-        gathered = all_gather(here, owner.mesh, owner.axis)
+        gathered = all_gather(share_of_mean(here, owner.ranks), owner.mesh, owner.axis)
         return list(_assembled(gathered, parts, owner.ranks))
 
     def read(self, name: str) -> Any:
@@ -395,10 +396,6 @@ class _dropping(_Mode):  # noqa: N801  # a context manager, read as a phrase
         return ((recorder, self.by), (_recording, CAREFUL))
 
 
-def _mean(ranks: int, total: Tensor) -> Tensor:
-    return total * (1.0 / ranks)
-
-
 class ShardedParameters(BatchParallel):
     """Level 3: at rest a rank has its shards alone. A layer gathers its parameters when it is
     called, drops them, and gathers them again for its backward; gradients are summed into shards.
@@ -434,14 +431,12 @@ class ShardedParameters(BatchParallel):
                 owner.__class__ = _with_shared(kind, tuple(part.name for part in parts))
         Module.changes += 1
         self._everything = dict(module.named_parameters())
-        self._average_gradients()
+        self._refuse_graphs()
 
-    def _average_gradients(self) -> None:
-        """What comes to a shard is the sum over the ranks."""
+    def _refuse_graphs(self) -> None:
         for p in self._everything.values():
             if p.requires_grad:
                 p.register_post_accumulate_grad_hook(_OfMeans())
-                p.register_hook(partial(_mean, self.ranks))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self.check_unchanged()
@@ -498,7 +493,7 @@ class ShardedParameters(BatchParallel):
         memo[id(self)] = made
         self.latest.clear()
         vars(made).update(deepcopy(vars(self), memo))
-        made._average_gradients()
+        made._refuse_graphs()
         return made
 
 
