@@ -140,10 +140,13 @@ OPS: dict[str, tuple[str, ...]] = {
     "shape.tiling": (
         "broadcast_arrays", "repeat", "repeat_interleave", "tile", "unfold",
     ),
+    "signal.dft": (
+        "dft", "dftn", "half_dft", "real_dft",
+    ),
     "signal.fft": (
-        "dft", "dftn", "fft_fft", "fft_fft2", "fft_fftn", "fft_hfft", "fft_hfft2", "fft_hfftn",
-        "fft_ifft", "fft_ifft2", "fft_ifftn", "fft_ihfft", "fft_ihfft2", "fft_ihfftn", "fft_irfft",
-        "fft_irfft2", "fft_irfftn", "fft_rfft", "fft_rfft2", "fft_rfftn", "half_dft", "real_dft",
+        "fft_fft", "fft_fft2", "fft_fftn", "fft_hfft", "fft_hfft2", "fft_hfftn", "fft_ifft",
+        "fft_ifft2", "fft_ifftn", "fft_ihfft", "fft_ihfft2", "fft_ihfftn", "fft_irfft",
+        "fft_irfft2", "fft_irfftn", "fft_rfft", "fft_rfft2", "fft_rfftn",
     ),
     "signal.stft": (
         "fft_fftshift", "fft_ifftshift", "istft", "stft",

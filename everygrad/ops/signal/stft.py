@@ -19,7 +19,8 @@ from everygrad.ops.record.families import check_kind
 from everygrad.ops.record.spec import composite, refuse, sample
 from everygrad.ops.shape.joining import roll, stack
 from everygrad.ops.shape.movement import slice_axis
-from everygrad.ops.signal.fft import as_complex, fft, ifft, irfft, rfft
+from everygrad.ops.signal.dft import as_complex
+from everygrad.ops.signal.fft import fft, ifft, irfft, rfft
 
 
 def _frequencies(op: str, values: Any, n: int, d: float, dtype: Any, device: str | None) -> Tensor:

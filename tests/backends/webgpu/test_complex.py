@@ -11,7 +11,7 @@ import pytest
 
 import everygrad as eg
 from everygrad.backends.webgpu.gemm.choose_kernel import TINY
-from everygrad.ops.signal.fft import _DIRECT
+from everygrad.ops.signal.dft import _DIRECT
 
 pytestmark = pytest.mark.skipif(
     "webgpu" not in os.environ.get("EVERYGRAD_TEST_DEVICES", ""),

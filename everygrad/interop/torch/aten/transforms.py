@@ -10,7 +10,8 @@ from everygrad.interop.torch.aten.registry import aten
 from everygrad.ops.elementwise.basic import clamp
 from everygrad.ops.loss.margins import cdist, pdist
 from everygrad.ops.record.spec import REGISTRY
-from everygrad.ops.signal.fft import as_complex, fftn, ifftn, irfftn, rfftn
+from everygrad.ops.signal.dft import as_complex
+from everygrad.ops.signal.fft import fftn, ifftn, irfftn, rfftn
 
 # PyTorch's numbers: what a transform of n elements is divided by is 1, the root of n, or n
 _FORWARD = ("backward", "ortho", "forward")
