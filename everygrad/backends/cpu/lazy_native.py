@@ -97,6 +97,12 @@ def lapack_loop() -> Any:
 
 
 @cache
+def fourier_plan() -> Any:
+    """The module for Fourier transforms by native code."""
+    return import_module("everygrad.backends.cpu.solver.fourier_plan")
+
+
+@cache
 def eager_matmul() -> Any:
     """The module for large matrix products."""
     return import_module("everygrad.backends.cpu.gemm.eager_matmul")

@@ -240,6 +240,42 @@ def half_dft(x: Any, axis: int, size: int) -> Expected:
     )
 
 
+def _weights(x: Any, axis: int, size: int, once: float, twice: float) -> Any:
+    """Of half a transform: where an element stands for itself alone, and where for two."""
+    found = np.full(size // 2 + 1, twice)
+    found[0] = once
+    if size % 2 == 0:
+        found[-1] = once
+    return found.reshape((-1, *(1,) * (x.ndim - axis - 1)))
+
+
+def real_dft_weighted(x: Any, axis: int, once: float, twice: float) -> Expected:
+    found = real_dft(x, axis)
+    if not x.size:
+        return found
+    weights = _weights(x, axis, x.shape[axis], once, twice)
+    value = found.value * weights
+    complex_ = np.result_type(x.dtype, np.complex64)
+    return Expected(value, found.error * np.abs(weights) + off(value, complex_))
+
+
+def half_dft_weighted(x: Any, axis: int, size: int, once: float, twice: float) -> Expected:
+    if not x.size:
+        return half_dft(x, axis, size)
+    weighted = for_products(x) * _weights(x, axis, size, once, twice)
+    return _transform(
+        lambda a: np.fft.irfft(a, size, axis=axis, norm="forward"),
+        weighted,
+        axis,
+        size,
+        x.real.dtype,
+    )
+
+
+def whole_dft(x: Any, axis: int, inverse: bool, scale: float) -> Expected:
+    return dftn(x.astype(np.result_type(x.dtype, np.complex64)), (axis,), inverse, scale)
+
+
 # ways that must know how a device rounds what it multiplies
 ROUNDED: dict[str, Way] = {
     "matmul": matmul,
@@ -261,5 +297,8 @@ TRANSFORMS: dict[str, Way] = {
     "dft": dft,
     "dftn": dftn,
     "real_dft": real_dft,
+    "real_dft_weighted": real_dft_weighted,
     "half_dft": half_dft,
+    "half_dft_weighted": half_dft_weighted,
+    "whole_dft": whole_dft,
 }

@@ -141,7 +141,8 @@ OPS: dict[str, tuple[str, ...]] = {
         "broadcast_arrays", "repeat", "repeat_interleave", "tile", "unfold",
     ),
     "signal.dft": (
-        "dft", "dftn", "half_dft", "real_dft",
+        "dft", "dftn", "half_dft", "half_dft_weighted", "real_dft", "real_dft_weighted",
+        "whole_dft",
     ),
     "signal.fft": (
         "fft_fft", "fft_fft2", "fft_fftn", "fft_hfft", "fft_hfft2", "fft_hfftn", "fft_ifft",

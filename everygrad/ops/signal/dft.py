@@ -158,13 +158,16 @@ def as_complex(x: Tensor) -> Tensor:
 def _halved(x: Tensor, axis: int, size: int, once: float, twice: float) -> Tensor:
     """Half a transform times `once` where it has an element that stands for itself alone, `twice`
     where one stands for its mirror image too; `size` is the whole length."""
+    weights = _weights(x.ndim, axis, size, once, twice)
+    return x * constant(weights.astype(dtypes.real_of(x.dtype).np), x.device)
+
+
+def _weights(ndim: int, axis: int, size: int, once: float, twice: float) -> Any:
     weights = np.full(size // 2 + 1, twice)
     weights[0] = once
     if size % 2 == 0:
         weights[-1] = once
-    rest = x.ndim - axis - 1
-    dtype = dtypes.real_of(x.dtype)
-    return x * constant(weights.astype(dtype.np).reshape((-1, *(1,) * rest)), x.device)
+    return weights.reshape((-1, *(1,) * (ndim - axis - 1)))
 
 
 def _real_portable(x: Tensor, axis: int) -> Tensor:
@@ -211,6 +214,82 @@ HALF_DFT: Kernel = Kernel(
     result=lambda x, axis, size: (_cut(x.shape, axis, size), dtypes.real_of(x.dtype)),
     splits=other_axes,
 )
+
+
+def _real_weighted_portable(x: Tensor, axis: int, once: float, twice: float) -> Tensor:
+    half = apply(REAL_DFT, x, axis=axis)
+    return scaled(half, once) if once == twice else _halved(half, axis, x.shape[axis], once, twice)
+
+
+def _half_weighted_portable(x: Tensor, axis: int, size: int, once: float, twice: float) -> Tensor:
+    if once == twice:
+        return scaled(apply(HALF_DFT, x, axis=axis, size=size), once)
+    return apply(HALF_DFT, _halved(x, axis, size, once, twice), axis=axis, size=size)
+
+
+# half a transform times `once` where an element stands for itself alone, `twice` where it stands
+# for its mirror image too: each the other's derivative
+REAL_DFT_WEIGHTED: Kernel = Kernel(
+    "real_dft_weighted",
+    _real_weighted_portable,
+    ("x",),
+    (
+        lambda g, shape, axis, once, twice: apply(
+            HALF_DFT_WEIGHTED, g, axis=axis, size=shape[axis], once=once, twice=twice / 2
+        ),
+    ),
+    linear=(0,),
+    batch=lambda xs, axis, once, twice: apply(
+        REAL_DFT_WEIGHTED, xs[0], axis=axis + 1, once=once, twice=twice
+    ),
+    result=lambda x, axis, once, twice: (
+        _cut(x.shape, axis, x.shape[axis] // 2 + 1),
+        dtypes.complex_of(x.dtype),
+    ),
+    splits=other_axes,
+)
+HALF_DFT_WEIGHTED: Kernel = Kernel(
+    "half_dft_weighted",
+    _half_weighted_portable,
+    ("x",),
+    (
+        lambda g, axis, size, once, twice: apply(
+            REAL_DFT_WEIGHTED, g, axis=axis, once=once, twice=twice * 2
+        ),
+    ),
+    linear=(0,),
+    batch=lambda xs, axis, size, once, twice: apply(
+        HALF_DFT_WEIGHTED, xs[0], axis=axis + 1, size=size, once=once, twice=twice
+    ),
+    result=lambda x, axis, size, once, twice: (
+        _cut(x.shape, axis, size),
+        dtypes.real_of(x.dtype),
+    ),
+    splits=other_axes,
+)
+
+
+def _whole_portable(x: Tensor, axis: int, inverse: bool, scale: float) -> Tensor:
+    return apply(DFTN, as_complex(x), axes=(axis,), inverse=inverse, scale=scale)
+
+
+# of real numbers, with its mirror image
+WHOLE_DFT: Kernel = Kernel(
+    "whole_dft",
+    _whole_portable,
+    ("x",),
+    (
+        lambda g, axis, inverse, scale: real(
+            apply(DFTN, g, axes=(axis,), inverse=not inverse, scale=scale)
+        ),
+    ),
+    linear=(0,),
+    batch=lambda xs, axis, inverse, scale: apply(
+        WHOLE_DFT, xs[0], axis=axis + 1, inverse=inverse, scale=scale
+    ),
+    result=lambda x, axis, inverse, scale: (x.shape, dtypes.complex_of(x.dtype)),
+    splits=other_axes,
+)
 register(
     DFT,
     lambda x, axis, inverse: apply(DFT, as_complex(x), axis=axis, inverse=inverse),
@@ -248,3 +327,46 @@ register(
     namespace="internal",
     samples=lambda: iter((sample(s.real(2, 3), 1, 5), sample(s.real(3, 2), 0, 4))),
 )
+register(
+    REAL_DFT_WEIGHTED,
+    lambda x, axis, once, twice: apply(
+        REAL_DFT_WEIGHTED, widened(x), axis=axis, once=once, twice=twice
+    ),
+    reference=lambda x, axis, once, twice: (
+        np.fft.rfft(x, axis=axis) * _weights(x.ndim, axis, x.shape[axis], once, twice)
+    ),
+    namespace="internal",
+    samples=lambda: iter(
+        (sample(s.real(2, 5), 1, 1.0, 2.0), sample(s.real(4, 2), 0, 0.5, 0.25),
+         sample(s.real(32), 0, 2.0, 2.0))
+    ),
+)  # fmt: skip
+register(
+    HALF_DFT_WEIGHTED,
+    lambda x, axis, size, once, twice: rounded(
+        apply(HALF_DFT_WEIGHTED, as_complex(x), axis=axis, size=size, once=once, twice=twice), x
+    ),
+    reference=lambda x, axis, size, once, twice: np.fft.irfft(
+        x * _weights(x.ndim, axis, size, once, twice), size, axis=axis, norm="forward"
+    ),
+    namespace="internal",
+    samples=lambda: iter(
+        (sample(s.real(2, 3), 1, 5, 1.0, 0.5), sample(s.real(3, 2), 0, 4, 0.25, 2.0),
+         sample(s.real(17), 0, 32, 0.5, 0.5))
+    ),
+)  # fmt: skip
+register(
+    WHOLE_DFT,
+    lambda x, axis, inverse, scale: apply(
+        WHOLE_DFT, widened(x), axis=axis, inverse=inverse, scale=scale
+    ),
+    reference=lambda x, axis, inverse, scale: (
+        (np.fft.ifft(x, axis=axis, norm="forward") if inverse else np.fft.fft(x, axis=axis)) * scale
+    ),
+    namespace="internal",
+    kinds="real float",
+    samples=lambda: iter(
+        (sample(s.real(2, 5), 1, False, 0.5), sample(s.real(4, 2), 0, True, 1.0),
+         sample(s.real(2, 32), 1, True, 0.25))
+    ),
+)  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from everygrad import dtypes
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
@@ -19,8 +20,10 @@ from everygrad.ops.shape.movement import slice_axis
 from everygrad.ops.signal.dft import (
     DFT,
     DFTN,
-    HALF_DFT,
+    HALF_DFT_WEIGHTED,
     REAL_DFT,
+    REAL_DFT_WEIGHTED,
+    WHOLE_DFT,
     as_complex,
     rounded,
     scaled,
@@ -85,12 +88,44 @@ def _numpy(name: str) -> Callable[..., Any]:
     return lambda *args, **options: getattr(np.fft, name)(*args, **options)
 
 
+_PLANE = (-2, -1)
+_KNOWN = frozenset((dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128))
+# the parameters of the kernel for calls that were checked before, by all that is checked
+Key = tuple[Any, ...] | None
+_checked_before: dict[Key, dict[str, Any]] = {}
+
+
+def _key(op: str, x: Any, size: Any, axis: Any, norm: Any) -> Key:
+    """What a call is known by: None where there is more to it, as a size of its own. x is not a
+    half float, which would be widened."""
+    if size is not None or type(norm) is not str or type(x) is not Tensor:
+        return None
+    if (type(axis) is int or axis is None or axis is _PLANE) and x.dtype in _KNOWN:
+        return op, x.shape, x.dtype, axis, norm
+    return None
+
+
+def _note(key: Key, params: dict[str, Any]) -> dict[str, Any]:
+    if key is not None:
+        if len(_checked_before) >= 1000:
+            _checked_before.clear()
+        _checked_before[key] = params
+    return params
+
+
 def _one(op: str, x: Tensor, n: Any, axis: int, norm: str, forward: bool) -> Tensor:
-    x = as_complex(_checked(op, x))
+    key = _key(op, x, n, axis, norm)
+    if (found := _checked_before.get(key)) is not None:
+        return apply(DFTN, x, **found)
+    x = _checked(op, x)
     at = shapes.axis_index(axis, x.ndim, op)
     size = _length(op, n, x.shape[at])
     factor = _scale(op, norm, size, forward)
-    return apply(DFTN, _fitted(x, at, size), axes=(at,), inverse=not forward, scale=factor)
+    x = _fitted(x, at, size)
+    if x.dtype.is_complex:
+        params = {"axes": (at,), "inverse": not forward, "scale": factor}
+        return apply(DFTN, x, **_note(key, params))
+    return apply(WHOLE_DFT, x, axis=at, inverse=not forward, scale=factor)
 
 
 def _samples_1d() -> Any:
@@ -131,32 +166,41 @@ def ifft(x: Tensor, *, n: int | None = None, axis: int = -1, norm: str = "backwa
     return _one("ifft", x, n, axis, norm, forward=False)
 
 
-def _to_half(x: Tensor, size: int, at: int, factor: float) -> Tensor:
-    return scaled(apply(REAL_DFT, _fitted(x, at, size), axis=at), factor)
+def _to_half(x: Tensor, size: int, at: int, factor: float, key: Key = None) -> Tensor:
+    params = {"axis": at, "once": factor, "twice": factor}
+    return apply(REAL_DFT_WEIGHTED, _fitted(x, at, size), **_note(key, params))
 
 
-def _from_half(x: Tensor, size: int, at: int, factor: float) -> Tensor:
+def _from_half(x: Tensor, size: int, at: int, factor: float, key: Key = None) -> Tensor:
     half = _fitted(x, at, size // 2 + 1)
-    return scaled(apply(HALF_DFT, half, axis=at, size=size), factor)
+    params = {"axis": at, "size": size, "once": factor, "twice": factor}
+    return apply(HALF_DFT_WEIGHTED, half, **_note(key, params))
 
 
 @composite(**_facts("rfft", "real float"), samples=_samples_1d)
 def rfft(x: Tensor, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """The first n // 2 + 1 elements of the transform of real numbers: the others are these,
     conjugated and in reverse."""
+    key = _key("rfft", x, n, axis, norm)
+    if (found := _checked_before.get(key)) is not None:
+        return apply(REAL_DFT_WEIGHTED, x, **found)
     x = _checked("rfft", x, "real float")
     at = shapes.axis_index(axis, x.ndim, "rfft")
     size = _length("rfft", n, x.shape[at])
-    return _to_half(x, size, at, _scale("rfft", norm, size, forward=True))
+    return _to_half(x, size, at, _scale("rfft", norm, size, forward=True), key)
 
 
 @composite(**_facts("irfft"), samples=_samples_1d)
 def irfft(x: Tensor, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """The inverse of `rfft`; n, the length of the result, is even unless it is given."""
+    key = _key("irfft", x, n, axis, norm)
+    if (found := _checked_before.get(key)) is not None:
+        return apply(HALF_DFT_WEIGHTED, x, **found)
     wide = as_complex(_checked("irfft", x))
     at = shapes.axis_index(axis, x.ndim, "irfft")
     size = _length("irfft", n, 2 * (x.shape[at] - 1))
-    return rounded(_from_half(wide, size, at, _scale("irfft", norm, size, forward=False)), x)
+    factor = _scale("irfft", norm, size, forward=False)
+    return rounded(_from_half(wide, size, at, factor, key if wide is x else None), x)
 
 
 @composite(**_facts("hfft"), samples=_samples_1d)
@@ -182,12 +226,16 @@ def ihfft(x: Tensor, *, n: int | None = None, axis: int = -1, norm: str = "backw
 
 
 def _several(op: str, x: Tensor, s: Any, axes: Any, norm: str, forward: bool) -> Tensor:
-    x = as_complex(_checked(op, x))
+    key = _key(op, x, s, axes, norm)
+    if (known := _checked_before.get(key)) is not None:
+        return apply(DFTN, x, **known)
+    given, x = x, as_complex(_checked(op, x))
     found, sizes = _sizes(op, x, s, axes)
     factor = _scale(op, norm, shapes.size_of(tuple(sizes)), forward)
     for a, n in zip(found, sizes, strict=True):
         x = _fitted(x, a, n)
-    return apply(DFTN, x, axes=tuple(found), inverse=not forward, scale=factor)
+    params = {"axes": tuple(found), "inverse": not forward, "scale": factor}
+    return apply(DFTN, x, **_note(key if x is given else None, params))
 
 
 def _real_several(op: str, x: Tensor, s: Any, axes: Any, norm: str) -> Tensor:
@@ -289,9 +337,6 @@ def hfftn(x: Tensor, *, s: Axes = None, axes: Axes = None, norm: str = "backward
 def ihfftn(x: Tensor, *, s: Axes = None, axes: Axes = None, norm: str = "backward") -> Tensor:
     """The inverse of `hfftn`."""
     return _mirrored_several("ihfftn", x, s, axes, norm)
-
-
-_PLANE = (-2, -1)
 
 
 def _facts_2d(name: str, kinds: str = "float") -> dict[str, Any]:

@@ -10,7 +10,7 @@ import ctypes
 import itertools
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -79,6 +79,29 @@ def is_available() -> bool:
         and bool(at[FLAGS] & CONTIGUOUS)
         and not _words(array.T, HEAD // 8 + 7)[FLAGS // 8] & CONTIGUOUS
     )
+
+
+class Method(ctypes.Structure):
+    """PyMethodDef: a builtin's definition, which must live as long as any."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p), ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int), ("doc", ctypes.c_char_p),
+    )  # fmt: skip
+
+
+def method(name: str, address: int) -> Method:
+    """Of a function (self, array of positional arguments, their number)."""
+    fastcall = 0x0080
+    return Method(name.encode(), address, fastcall, None)
+
+
+def new_builtin(definition: Method, state: Any) -> Callable[..., Any]:
+    """The builtin whose `self` is `state`."""
+    kind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    new = kind(("PyCFunction_NewEx", ctypes.pythonapi))
+    made: Callable[..., Any] = new(ctypes.addressof(definition), state, None)
+    return made
 
 
 class Function:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from everygrad.backends.cpu.llvm import cpython
 from everygrad.backends.cpu.llvm.compiler import Address, engine
 from everygrad.backends.cpu.llvm.cpython import slots_of
 from everygrad.backends.cpu.llvm.loops import Loops, Pattern
@@ -68,18 +69,6 @@ class Part(NamedTuple):
     most: int = 0  # elements up to which NumPy computes it
 
 
-class _Method(ctypes.Structure):
-    """PyMethodDef."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p), ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int), ("doc", ctypes.c_char_p),
-    )  # fmt: skip
-
-
-_FASTCALL = 0x0080  # METH_FASTCALL: positional arguments in an array
-
-
 class _State(np.ndarray[Any, Any]):
     """The words that a builtin works with, and what they stand for, so that it lives as long."""
 
@@ -89,7 +78,7 @@ class _State(np.ndarray[Any, Any]):
 class _Code(NamedTuple):
     """The loaded code: the definitions of its functions, and the words common to all."""
 
-    methods: dict[str, _Method]
+    methods: dict[str, cpython.Method]
     common: list[int]
     held: Any
 
@@ -104,7 +93,7 @@ def _code(objects: Objects | None) -> _Code:
         tensor = slots_of(objects.tensor(), TENSOR_SLOTS)
         names, text = NAMES, source(tensor, slots_of(objects.node(), NODE_SLOTS))
     addresses = engine().functions(text, names)
-    methods = {n: _Method(n.encode(), addresses[n], _FASTCALL, None) for n in names}
+    methods = {n: cpython.method(n, addresses[n]) for n in names}
     kind = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
     table = kind(("PyCapsule_GetPointer", ctypes.pythonapi))(_numpy_table(), None)
     new_array = ctypes.c_int64.from_address(table + 8 * _NEW_FROM_DESCR).value
@@ -126,10 +115,7 @@ def _numpy_table() -> Any:
 def _builtin(code: _Code, name: str, words: list[int], held: Any) -> Callable[..., Any]:
     state = np.array([*code.common, *words], np.int64).view(_State)
     state.held = (code, held)
-    kind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    new = kind(("PyCFunction_NewEx", ctypes.pythonapi))
-    made: Callable[..., Any] = new(ctypes.addressof(code.methods[name]), state, None)
-    return made
+    return cpython.new_builtin(code.methods[name], state)
 
 
 def _kernels(programs: tuple[Program, Program] | None) -> list[Address | None]:
