@@ -37,7 +37,20 @@ RANDOM = "random numbers; switch dropout off"
 REFUSED = {
     **{n: COMPLEX for n in WITH_SAMPLES if re.fullmatch("fft_.*fft[2n]?", n)},
     **dict.fromkeys(
-        ("dft", "dftn", "real_dft", "half_dft", "stft", "istft", "eig", "eigvals"), COMPLEX
+        (
+            "dft",
+            "dftn",
+            "real_dft",
+            "half_dft",
+            "real_dft_weighted",
+            "half_dft_weighted",
+            "whole_dft",
+            "stft",
+            "istft",
+            "eig",
+            "eigvals",
+        ),
+        COMPLEX,
     ),
     **{n: SIZES for n in WITH_SAMPLES if REGISTRY[n].notes.get("by_values")},
     **dict.fromkeys(("philox", "mulhi"), RANDOM),
