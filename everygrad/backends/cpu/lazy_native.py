@@ -103,6 +103,18 @@ def fourier_plan() -> Any:
 
 
 @cache
+def native_gradients() -> Any:
+    """The module for the gradients of small factorisations."""
+    return import_module("everygrad.backends.cpu.solver.native_gradients")
+
+
+@cache
+def native_factors() -> Any:
+    """The module for factorisations of small matrices."""
+    return import_module("everygrad.backends.cpu.solver.native_factors")
+
+
+@cache
 def eager_matmul() -> Any:
     """The module for large matrix products."""
     return import_module("everygrad.backends.cpu.gemm.eager_matmul")

@@ -341,7 +341,13 @@ def _same(fn: Callable[..., Any]) -> Way:
     return lambda *arrays, **params: Expected(fn(*arrays, **params))
 
 
+def _matrix_part(x: Any, axis: int, start: int, count: int) -> Expected:
+    found = np.take(x, range(start, start + abs(count)), axis=axis)
+    return Expected(found.squeeze(axis) if count == -1 else found)
+
+
 WAYS: dict[str, Way] = {
+    "matrix_part": _matrix_part,
     "reshape": _same(lambda x, shape: x.reshape(shape)),
     "permute_dims": _same(lambda x, axes: x.transpose(axes)),
     "broadcast_to": _same(lambda x, shape: np.broadcast_to(x, shape)),

@@ -32,6 +32,7 @@ from everygrad.ops.linalg.checks import (
     widening,
 )
 from everygrad.ops.linalg.matmul import matmul
+from everygrad.ops.linalg.parts import parts
 from everygrad.ops.linalg.solve import triangular
 from everygrad.ops.python.creation import zeros
 from everygrad.ops.record import samples as s
@@ -218,7 +219,8 @@ def _qr_portable(x: Tensor) -> Tensor:
 def _parts(packed: Tensor) -> tuple[Tensor, Tensor]:
     n = packed.shape[-1]
     m = packed.shape[-2] - n
-    return rows(packed, 0, m), rows(packed, m, n)
+    q, r = parts(packed, (-2, 0, m), (-2, m, n))
+    return q, r
 
 
 def _full_rank(x: Tensor, upper: Tensor) -> Tensor:

@@ -20,7 +20,6 @@ from everygrad.ops.linalg.checks import (
     adjoint,
     as_kind,
     checked,
-    columns,
     diagonal_matrix,
     diagonal_of,
     ensure,
@@ -35,6 +34,7 @@ from everygrad.ops.linalg.checks import (
 )
 from everygrad.ops.linalg.jacobi import eigh_portable
 from everygrad.ops.linalg.matmul import matmul
+from everygrad.ops.linalg.parts import parts
 from everygrad.ops.linalg.solve import SOLVE
 from everygrad.ops.python.creation import arange
 from everygrad.ops.record import samples as s
@@ -99,8 +99,8 @@ _EIGEN = ("eigenvalues", "eigenvectors")
 
 def _split(packed: Tensor) -> tuple[Tensor, Tensor]:
     """Values, in the dtype of the vectors, and vectors."""
-    n = packed.shape[-2]
-    return columns(packed, 0, 1).reshape(packed.shape[:-1]), columns(packed, 1, n)
+    values, vectors = parts(packed, (-1, 0, -1), (-1, 1, packed.shape[-2]))
+    return values, vectors
 
 
 def _eigh_vjp_portable(g: Tensor, out: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ from everygrad.ops.linalg.checks import (
     widening,
 )
 from everygrad.ops.linalg.matmul import matmul
+from everygrad.ops.linalg.parts import parts
 from everygrad.ops.linalg.solve import INV, LU, SOLVE, inv, pivots_of
 from everygrad.ops.linalg.svd import SVD
 from everygrad.ops.python.creation import arange, zeros
@@ -223,8 +224,7 @@ def slogdet(x: Tensor) -> SlogdetResult:
     """The sign of the determinant, complex of length 1 for complex matrices, and the logarithm of
     its absolute value: 0 and -inf for singular matrices."""
     both = apply(SLOGDET, checked("slogdet", x, square=True))
-    last = both.ndim - 1
-    sign, size = (slice_axis(both, last, i, 1).squeeze(-1) for i in (0, 1))
+    sign, size = parts(both, (-1, 0, -1), (-1, 1, -1))
     return SlogdetResult(rounded(sign, x.dtype), rounded(real_part(size), x.dtype))
 
 

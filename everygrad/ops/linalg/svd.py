@@ -35,6 +35,7 @@ from everygrad.ops.linalg.cholesky_qr import QR, QR_COMPLETE
 from everygrad.ops.linalg.eigen import apart, inverse_gaps, of_squares, phaseless, squared
 from everygrad.ops.linalg.jacobi import svd_portable
 from everygrad.ops.linalg.matmul import matmul
+from everygrad.ops.linalg.parts import parts
 from everygrad.ops.python.creation import arange, full
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel
@@ -48,8 +49,8 @@ _SINGULAR = ("singular values", "singular vectors")
 def _parts(packed: Tensor, shape: shapes.Shape) -> tuple[Tensor, Tensor, Tensor]:
     """U, the values in U's dtype, and V."""
     m, n = shape[-2:]
-    values = rows(packed, m, 1).reshape((*shape[:-2], min(m, n)))
-    return rows(packed, 0, m), values, rows(packed, m + 1, n)
+    u, values, v = parts(packed, (-2, 0, m), (-2, m, -1), (-2, m + 1, n))
+    return u, values, v
 
 
 def _over(x: Tensor, values: Tensor) -> Tensor:

@@ -50,6 +50,9 @@ OPS: dict[str, tuple[str, ...]] = {
     "linalg.norms": (
         "cond", "cross", "linalg_diagonal", "matrix_norm", "trace", "vector_norm",
     ),
+    "linalg.parts": (
+        "matrix_part",
+    ),
     "linalg.solve": (
         "cholesky_solve", "inv", "lexsort_rows", "lu", "lu_factor", "lu_solve", "solve",
         "solve_triangular",

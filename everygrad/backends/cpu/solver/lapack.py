@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from everygrad.backends.cpu import lazy_native
 from everygrad.backends.cpu.gemm.blas import matmul
 from everygrad.backends.cpu.runtime.addresses import address_of
 from everygrad.backends.cpu.solver import batched_lapack
+from everygrad.compiler.thresholds import edge
 from everygrad.core.context import records
 from everygrad.core.shapes import size_of
 from everygrad.errors import ArgumentError, EverygradError
 
+# multiply-adds of one matrix up to which native code computes gradients, in float64 without BLAS
+SMALL_GRADIENT = edge(__name__, "SMALL_GRADIENT", 1 << 15, "products")
 _ROW_MAJOR, _NO_TRANS, _LEFT = 101, 111, 141  # of CBLAS
 _UPPER, _LOWER, _PLAIN, _UNIT = 121, 122, 131, 132
 _ADDRESS = ctypes.c_void_p
@@ -183,6 +187,8 @@ def inv(x: Any) -> Any:
 
 
 def slogdet(x: Any) -> Any:
+    if (found := lazy_native.native_factors().factored("slogdet", x)) is not None:
+        return found
     if batched_lapack.serves(x):
         sign, size = _slogdet(batched_lapack.signed_diagonals(*batched_lapack.factored(x)[:2]))
     else:
@@ -215,6 +221,12 @@ def _det(work: Any, pivots: Any, dtype: Any) -> Any:
 def adjugate(x: Any) -> Any:
     """det(x) x^-1; for singular and nearly singular matrices from their singular values."""
     count, n = size_of(x.shape[:-2]), x.shape[-1]
+    if x.size and n**3 <= SMALL_GRADIENT:
+        found = lazy_native.native_gradients().gradient(
+            "adjugate", x, x, n, n, None, _far_bounds(x.dtype)
+        )
+        if found is not NotImplemented:
+            return found
     matrices = x.reshape((count, n, n))
     with np.errstate(all="ignore"):
         size = np.abs(matrices).sum(axis=-1).max(axis=-1, initial=0)
@@ -238,6 +250,11 @@ def _inverses(x: Any) -> tuple[Any, Any]:
         raise np.linalg.LinAlgError("a pivot is 0")
     dets = _det(work, pivots, x.dtype)
     return batched_lapack.inverse(work, pivots), dets
+
+
+@cache
+def _far_bounds(dtype: Any) -> Any:
+    return np.array([0.0, _FAR[dtype.name], 0.0])
 
 
 _FAR = {"float32": 1e3, "complex64": 1e3, "float64": 1e7, "complex128": 1e7}  # condition numbers
@@ -282,6 +299,8 @@ def lstsq_residuals(a: Any, x: Any, b: Any) -> Any:
 
 
 def cholesky(x: Any) -> Any:
+    if (found := lazy_native.native_factors().factored("cholesky", x)) is not None:
+        return found
     with _Named("cholesky"):
         return batched_lapack.cholesky(x) if batched_lapack.serves(x) else _cholesky(x)
 
@@ -289,6 +308,8 @@ def cholesky(x: Any) -> Any:
 def qr(x: Any) -> Any:
     """Q's rows, then R's: side by side in one array of m + n rows."""
     m, n = x.shape[-2:]
+    if m >= n and (found := lazy_native.native_factors().factored("qr", x)) is not None:
+        return found
     if m < n or not x.size or _UFUNCS is None:
         return np.concatenate(np.linalg.qr(x), axis=-2)
     if batched_lapack.serves(x):
@@ -315,6 +336,8 @@ def _side_by_side(values: Any, vectors: Any) -> Any:
 
 
 def eigh(x: Any) -> Any:
+    if (found := lazy_native.native_factors().factored("eigh", x)) is not None:
+        return found
     with _Named("eigh"):
         return _side_by_side(*batched_lapack.map_batch(_eigh, x))
 
@@ -342,6 +365,8 @@ _thin_svd = _ufunc("svd_s", "d->ddd", "D->DdD", partial(np.linalg.svd, full_matr
 
 def svd(x: Any) -> Any:
     """U's rows, one of singular values, then V's rows, each of k elements."""
+    if (found := lazy_native.native_factors().factored("svd", x)) is not None:
+        return found
     with _Named("svd"):
         u, values, vh = batched_lapack.map_batch(_thin_svd, x)
     m, n = x.shape[-2:]

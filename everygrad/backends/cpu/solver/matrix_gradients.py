@@ -1,4 +1,5 @@
-"""The gradients of factorisations, by NumPy: what their rules say, in a fifth of the calls.
+"""The gradients of factorisations: what their rules say, in one native function for small matrices
+(`native_gradients`), by NumPy for others, in a fifth of the calls.
 
 A kernel serves the plain case, in which all values are apart, all ranks are full and nothing
 depends on a phase. Of any other it says NotImplemented: the definition in ops then looks closer,
@@ -14,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.backends.cpu.solver.lapack import inv, solve_triangular
+from everygrad.backends.cpu import lazy_native
+from everygrad.backends.cpu.solver.lapack import SMALL_GRADIENT, inv, solve_triangular
 
 
 @lru_cache(maxsize=64)
@@ -43,6 +45,9 @@ def _on_diagonal(x: Any, values: Any) -> None:
 def cholesky_vjp(g: Any, out: Any) -> Any:
     if not out.size:
         return np.zeros_like(out)
+    n = out.shape[-1]
+    if n**3 <= SMALL_GRADIENT:
+        return lazy_native.native_gradients().gradient("cholesky", g, out, n, n)
     lower, _, half = _masks(out.shape[-1], out.real.dtype)
     upper = _adjoint(out)
     inner = solve_triangular(upper, (upper @ (g * lower)) * half, upper=True, unit=False)
@@ -57,6 +62,8 @@ def qr_vjp(g: Any, out: Any) -> Any:
         return NotImplemented
     n = out.shape[-1]
     m = out.shape[-2] - n
+    if m * n * n <= SMALL_GRADIENT:
+        return lazy_native.native_gradients().gradient("qr", g, out, m, n)
     (q, r), (gq, gr) = ((x[..., :m, :], x[..., m:, :]) for x in (out, g))
     sizes = np.abs(r.diagonal(axis1=-2, axis2=-1))
     if not (sizes > sizes.max(axis=-1, keepdims=True) * (_eps(out.dtype) * n)).all():
@@ -91,6 +98,9 @@ def _phaseless(x: Any, diagonal: Any, beside: Any) -> bool:
 def eigh_vjp(g: Any, out: Any) -> Any:
     if not out.size:
         return NotImplemented
+    n = out.shape[-2]
+    if n**3 <= SMALL_GRADIENT:
+        return lazy_native.native_gradients().gradient("eigh", g, out, n, n)
     values, vectors = out[..., 0].real, out[..., 1:]
     gw, gv = g[..., 0], g[..., 1:]
     gaps = _gaps(values)
@@ -110,6 +120,8 @@ def svd_vjp(g: Any, out: Any, m: int) -> Any:
     n = out.shape[-2] - m - 1
     if not out.size:
         return NotImplemented
+    if m * n * k <= SMALL_GRADIENT:
+        return lazy_native.native_gradients().gradient("svd", g, out, m, n)
     u, values, v = out[..., :m, :], out[..., m, :].real, out[..., m + 1 :, :]
     gu, gs, gv = g[..., :m, :], g[..., m, :], g[..., m + 1 :, :]
     gaps = _gaps(values)
@@ -140,6 +152,11 @@ def svd_vjp(g: Any, out: Any, m: int) -> Any:
 
 
 def slogdet_vjp(g: Any, out: Any, x: Any) -> Any:
+    n = x.shape[-1]
+    if x.size and n**3 <= SMALL_GRADIENT:
+        found = lazy_native.native_gradients().gradient("slogdet", g, x, n, n, out)
+        if found is not NotImplemented:
+            return found
     scale = g[..., 1].real
     if x.dtype.kind == "c":
         scale = scale + 1j * (g[..., 0] * out[..., 0].conj()).imag
