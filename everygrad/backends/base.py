@@ -113,6 +113,10 @@ class Backend:
         for arrays that this does not serve: asked of the CPU only."""
         raise NotImplementedError
 
+    def rms_gradients(self, g: Any, x: Any, weight: Any, eps: float) -> Any:
+        """The same of rms_norm, by x and weight."""
+        raise NotImplementedError
+
     def warm_up(self) -> None:
         """Load what compiling needs: a function may be compiled here soon."""
 

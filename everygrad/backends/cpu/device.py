@@ -98,6 +98,11 @@ class CPU(Backend):
             return None
         return lazy_native.norm_gradients(g, x, weight, eps)
 
+    def rms_gradients(self, g: Any, x: Any, weight: Any, eps: float) -> Any:
+        if not x.dtype == g.dtype == weight.dtype or x.dtype.itemsize < 4:
+            return None
+        return lazy_native.rms_gradients(g, x, weight, eps)
+
     def rewrite(self, op: OpFacts, t: Any, others: list[Any], params: dict[str, Any]) -> Any:
         """op(t, *others) in the memory of tensor `t`; None where that is not possible."""
         payload = t._data

@@ -67,6 +67,12 @@ def norm_gradients(g: Any, x: Any, weight: Any, eps: float) -> Any:
     return rows.scaled_standardize_gradients(g, x, weight, eps)
 
 
+def rms_gradients(g: Any, x: Any, weight: Any, eps: float) -> Any:
+    """The gradients of rms_norm along the last axis, by one kernel; None where there are none."""
+    rows = import_module("everygrad.backends.cpu.fused.row_kernels")
+    return rows.scaled_rms_gradients(g, x, weight, eps)
+
+
 @cache
 def convolution() -> Any:
     """The module for convolutions."""
@@ -112,6 +118,12 @@ def native_gradients() -> Any:
 def native_factors() -> Any:
     """The module for factorisations of small matrices."""
     return import_module("everygrad.backends.cpu.solver.native_factors")
+
+
+@cache
+def native_lstsq() -> Any:
+    """The module for least squares of few matrices."""
+    return import_module("everygrad.backends.cpu.solver.native_lstsq")
 
 
 @cache

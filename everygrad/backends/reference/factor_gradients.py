@@ -149,6 +149,26 @@ def _lstsq(a: Any, b: Any, rtol: float) -> Expected:
     return Expected(np.concatenate((x, row), axis=-2), error)
 
 
+def _lstsq_vjp(g: Any, out: Any, a: Any, b: Any, rtol: float) -> Expected:
+    """The gradients of a and b side by side."""
+    left, right, slope = _wide(a), _wide(b), _wide(g)[..., :-1, :]
+    shape = (*a.shape[:-1], a.shape[-1] + b.shape[-1])
+    if not left.size:
+        return Expected(np.zeros(shape, left.dtype))
+    inverse, x = np.linalg.pinv(left, rcond=rtol), _wide(out)[..., :-1, :]
+    of_b = _adjoint(inverse) @ slope
+    of_a = (right - left @ x) @ _adjoint(inverse @ of_b) - of_b @ _adjoint(x)
+    of_a = of_a + _adjoint(inverse) @ x @ _adjoint(slope - _adjoint(left) @ of_b)
+    condition = 1 + _norm(left) * _norm(inverse)
+    sizes = 1 + _norm(inverse) * _norm(right) + _norm(x)
+    return _within(
+        np.concatenate([of_a, of_b], axis=-1),
+        a,
+        condition**3,
+        (1 + _norm(inverse)) * _norm(slope) * sizes,
+    )
+
+
 def _lstsq_residuals(a: Any, x: Any, b: Any) -> Expected:
     left = np.abs(_wide(a) @ _wide(x) - _wide(b))
     sizes = np.abs(_wide(a)) @ np.abs(_wide(x)) + np.abs(_wide(b))
@@ -164,6 +184,7 @@ WAYS: dict[str, Way] = {
     "svd_vjp": _svd_vjp,
     "slogdet_vjp": _slogdet_vjp,
     "lstsq": _lstsq,
+    "lstsq_vjp": _lstsq_vjp,
     "lstsq_ranks": lambda packed: Expected(packed[..., -1, 0].real.astype(np.int64)),
     "lstsq_residuals": _lstsq_residuals,
 }

@@ -28,6 +28,7 @@ from everygrad.ops.linalg.checks import (
     widening,
 )
 from everygrad.ops.linalg.matmul import matmul
+from everygrad.ops.linalg.parts import parts
 from everygrad.ops.linalg.svd import PINV, SVDVALS, rank_of, stepped, tolerance
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel
@@ -62,12 +63,31 @@ def _gradients(g: Tensor, out: Tensor, a: Tensor, b: Tensor, rtol: float) -> tup
     return of_a + matmul(matmul(back, x), adjoint(beyond)), of_b
 
 
+def _vjp_portable(g: Tensor, out: Tensor, a: Tensor, b: Tensor, rtol: float) -> Tensor:
+    return concat(_gradients(g, out, a, b, rtol), axis=-1)
+
+
+# the gradients of a and b side by side; no rules: differentiated again through the definition
+LSTSQ_VJP: Kernel = Kernel(
+    "lstsq_vjp",
+    _vjp_portable,
+    ("g", "out", "a", "b"),
+    batch=over_leading(lambda: LSTSQ_VJP),
+    splits=leading(2, 2, 2, 2),
+)
+
+
+def _both(g: Tensor, out: Tensor, a: Tensor, b: Tensor, rtol: float) -> list[Tensor]:
+    n, k = a.shape[-1], b.shape[-1]
+    return parts(apply(LSTSQ_VJP, g, out, a, b, rtol=rtol), (-1, 0, n), (-1, n, k))
+
+
 class _Lstsq(Kernel):
     """Both gradients come from one pseudo-inverse, which each rule by itself would find again."""
 
     def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         out, a, b = self.restore(node, create_graph)
-        found = _gradients(g, out, a, b, **node.params)
+        found = _both(g, out, a, b, **node.params)
         return [None if p is None else v for p, v in zip(node.parents, found, strict=True)]
 
 
@@ -76,8 +96,8 @@ LSTSQ: Kernel = _Lstsq(
     _lstsq_portable,
     ("a", "b"),
     (
-        lambda g, out, a, b, rtol: _gradients(g, out, a, b, rtol)[0],
-        lambda g, out, a, b, rtol: _gradients(g, out, a, b, rtol)[1],
+        lambda g, out, a, b, rtol: _both(g, out, a, b, rtol)[0],
+        lambda g, out, a, b, rtol: _both(g, out, a, b, rtol)[1],
     ),
     batch=over_leading(lambda: LSTSQ),
     splits=leading(2, 2),
@@ -107,11 +127,20 @@ def _residuals_portable(a: Tensor, x: Tensor, b: Tensor) -> Tensor:
     return (left * left).sum(axis=-2)
 
 
-# no rules: differentiated through the portable definition
+def _off(g: Tensor, a: Tensor, x: Tensor, b: Tensor) -> Tensor:
+    """What a change of a x - b changes of the residuals, times g."""
+    return (matmul(a, x) - b) * (as_kind(g, a) * 2.0).expand_dims(-2)
+
+
 RESIDUALS: Kernel = Kernel(
     "lstsq_residuals",
     _residuals_portable,
     ("a", "x", "b"),
+    (
+        lambda g, a, x, b: matmul(_off(g, a, x, b), adjoint(x)),
+        lambda g, a, x, b: matmul(adjoint(a), _off(g, a, x, b)),
+        lambda g, a, x, b: -_off(g, a, x, b),
+    ),
     batch=over_leading(lambda: RESIDUALS),
     splits=leading(2, 2, 2),
 )
@@ -157,7 +186,7 @@ def lstsq(
         a, b = broadcast_batch("lstsq", a, b)
     least = max(m, n) * eps_of(a) if rcond is None else float(rcond)
     packed = apply(LSTSQ, a, b, rtol=least)
-    x = rows(packed, 0, n)
+    (x,) = parts(packed, (-2, 0, n))
     nothing = constant(np.zeros(0, dtypes.real_of(a.dtype).np), a.device)
     residuals = apply(RESIDUALS, a, x, b) if m > n else nothing
     rank = apply(RANKS, packed)
@@ -169,6 +198,11 @@ def lstsq(
 def _tested(a: Tensor, b: Tensor, **options: Any) -> Any:
     found = lstsq(stepped(a), b, **options)
     return found[:2] if a.shape[-2] > a.shape[-1] else found.solution
+
+
+def _vjp_tested(g: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    a = stepped(a)
+    return apply(LSTSQ_VJP, g, apply(LSTSQ, a, b, rtol=0.0), a, b, rtol=0.0)
 
 
 register(
@@ -189,6 +223,19 @@ register(
         refuse(
             ArgumentError, 'lstsq: driver must be "gels"', s.real(2, 2), s.real(2, 1), driver="qr"
         ),
+    ),
+)
+register(
+    LSTSQ_VJP,
+    widening(lambda g, out, a, b, rtol: apply(LSTSQ_VJP, g, out, a, b, rtol=rtol)),
+    reference="tests.support.references.linalg:lstsq_vjp",
+    tested_as=widening(_vjp_tested),
+    namespace="internal",
+    samples=lambda: iter(
+        (
+            sample(s.real(3, 1), s.real(3, 2), s.real(3, 1, seed=1)),
+            sample(s.real(2, 4, 2), s.real(2, 2, 3), s.real(2, 2, 2, seed=1)),
+        )
     ),
 )
 register(

@@ -1,7 +1,7 @@
 """Parts of what a kernel packed into one array: vectors beside values, Q above R.
 
-A part is a view, and its gradient waits, as a piece of a tensor's does, until those of the others
-have come: they are put side by side once, in one array.
+A part is a view, and its gradient a piece of the whole's, which waits until those of the others
+have come.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 from numpy import ndarray
 
-from everygrad.autograd.engine import Unsummed
 from everygrad.autograd.graph import Node
 from everygrad.autograd.modes import CAREFUL, recording
 from everygrad.core.context import intercepted
@@ -26,10 +24,14 @@ from everygrad.ops.record.families import Kernel
 from everygrad.ops.record.spec import register, sample
 from everygrad.ops.record.splits import leading
 from everygrad.ops.shape.movement import SLICE, UNSLICE
+from everygrad.ops.shape.piecewise_gradient import Pieces
 
 # an axis from the end, the first place along it and how many; -1: one, without the axis
 Part = tuple[int, int, int]
 _NOTHING_SAVED = (None, None)
+
+
+_WITH_AXIS = {-1: (..., None), -2: (..., None, slice(None))}
 
 
 @lru_cache(maxsize=1024)
@@ -45,38 +47,6 @@ def _index(axis: int, start: int, count: int) -> tuple[Any, ...]:
     return (..., place, *(slice(None),) * (-1 - axis))
 
 
-class _Gathering(Unsummed):
-    """The gradient of a packed array, of whose parts gradients came."""
-
-    __slots__ = ("found", "shape", "whole")
-
-    def __init__(self, part: Part, g: Tensor, shape: Shape) -> None:
-        self.shape = shape
-        self.found = [(part, g)]
-        self.whole: Tensor | None = None
-
-    def added(self, other: Any) -> _Gathering:
-        if isinstance(other, _Gathering):
-            self.found += other.found
-            other = other.whole
-        if other is not None:
-            self.whole = other if self.whole is None else self.whole + other
-        return self
-
-    def total(self) -> Tensor:
-        arrays = [g._data for _, g in self.found]
-        if not intercepted() and not recording() and all(type(a) is ndarray for a in arrays):
-            out = np.zeros(self.shape, arrays[0].dtype)
-            for (part, _), a in zip(self.found, arrays, strict=True):
-                out[_index(*part)] += a
-            made = wrap(out)
-        else:
-            made = _unpart(*self.found[0], self.shape)
-            for part, g in self.found[1:]:
-                made = made + _unpart(part, g, self.shape)
-        return made if self.whole is None else made + self.whole
-
-
 def _unpart(part: Part, g: Tensor, shape: Shape) -> Tensor:
     """Zeros of `shape` with g where the part was."""
     g = g.expand_dims(part[0]) if part[2] == -1 else g
@@ -85,9 +55,14 @@ def _unpart(part: Part, g: Tensor, shape: Shape) -> Tensor:
 
 class _MatrixPart(Kernel):
     def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
-        params = node.params
+        params, shape = node.params, node.parents[0].shape
         part = params["axis"], params["start"], params["count"]
-        return [_Gathering(part, g, node.parents[0].shape)]
+        if part[2] == -1:
+            if type(g._data) is ndarray and not intercepted() and not recording():
+                g = wrap(g._data[_WITH_AXIS[part[0]]])
+            else:
+                g = g.expand_dims(part[0])
+        return [Pieces.of_slice(_slices(shape, *part), g, shape)]
 
 
 def _portable(x: Tensor, axis: int, start: int, count: int) -> Tensor:

@@ -10,12 +10,13 @@ import numpy as np
 from everygrad import dtypes
 from everygrad.autograd.modes import no_grad
 from everygrad.core import shapes
-from everygrad.core.tensor import Tensor
-from everygrad.dispatch import apply
+from everygrad.core.context import intercepted
+from everygrad.core.tensor import Tensor, wrap
+from everygrad.dispatch import CPU, apply
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.ops.elementwise.basic import rsqrt
 from everygrad.ops.nn.channel_norm import channel_norm, moments, serves
-from everygrad.ops.nn.softmax_and_norm import standardize
+from everygrad.ops.nn.softmax_and_norm import over_rows, scales_at_once, standardize
 from everygrad.ops.python.creation import ones, zeros
 from everygrad.ops.python.inplace import assign
 from everygrad.ops.record import samples as s
@@ -259,11 +260,42 @@ def group_norm(
     return _scaled(out.reshape(x.shape), weight, bias)
 
 
-# rms_norm in one kernel where nothing is differentiated: no rules, only its definition has them
-SCALED_RMS: Kernel = Kernel(
+def _scaled_rms(x: Tensor, weight: Tensor, axes: shapes.Shape, eps: float) -> Tensor:
+    return x * rsqrt((x * x).mean(axis=axes, keepdims=True) + eps) * weight
+
+
+class _ScaledRms(Kernel):
+    """rms_norm. Recorded where `scales_at_once` says so; elsewhere its definition is."""
+
+    def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
+        _, x, weight = self.restore(node, create_graph)
+        axes, eps = node.params["axes"], node.params["eps"]
+        arrays = all(t is None or type(t._data) is np.ndarray for t in (g, x, weight))
+        if not create_graph and arrays and not intercepted() and axes == (x.ndim - 1,):
+            found = CPU.rms_gradients(g._data, x._data, weight._data, eps)
+            if found is not None:
+                return [
+                    None if p is None else wrap(one)
+                    for p, one in zip(node.parents, found, strict=True)
+                ]
+        to_x, to_weight = (parent is not None for parent in node.parents)
+        scale = rsqrt((x * x).mean(axis=axes, keepdims=True) + eps)
+        by_x = by_weight = None
+        if to_x:
+            given = g * weight
+            along = (given * x).mean(axis=axes, keepdims=True)
+            by_x = scale * (given - x * (scale * scale * along))
+        if to_weight:
+            by_weight = over_rows(g * (x * scale))
+        return [by_x, by_weight]
+
+
+# rms_norm over the last axis, in one kernel
+SCALED_RMS: Kernel = _ScaledRms(
     "scaled_rms",
-    lambda x, weight, axes, eps: x * rsqrt((x * x).mean(axis=axes, keepdims=True) + eps) * weight,
+    _scaled_rms,
     ("x", "weight"),
+    (lambda g, x, weight: g, lambda g, x, weight: g),
     precision="float32",
 )
 register(
@@ -312,7 +344,9 @@ def rms_norm(
     least = float(np.finfo(wide.dtype.np).eps) if eps is None else eps
     axes = tuple(range(x.ndim - len(last), x.ndim))
     if weight is not None and len(axes) == 1 and wide is x and weight.dtype is x.dtype:
-        return apply(SCALED_RMS, x, weight, axes=axes, eps=float(least))
+        if scales_at_once(x, weight, weight):
+            return apply(SCALED_RMS, x, weight, axes=axes, eps=float(least))
+        return _scaled_rms(x, weight, axes, float(least))
     out = wide * rsqrt((wide * wide).mean(axis=axes, keepdims=True) + least)
     out = out.astype(x.dtype)
     return out if weight is None else out * weight

@@ -258,7 +258,7 @@ register(
 
 
 class _ScaledStandardize(Kernel):
-    """layer_norm. Recorded where `_scales_at_once` says so; elsewhere its definition is."""
+    """layer_norm. Recorded where `scales_at_once` says so; elsewhere its definition is."""
 
     def vjp(self, node: Any, g: Tensor, create_graph: bool) -> Sequence[Any]:
         _, x, weight, _ = self.restore(node, create_graph)
@@ -280,13 +280,13 @@ class _ScaledStandardize(Kernel):
                 by_x = apply(STANDARDIZE_VJP, g * weight, unit, x, axes=axes, eps=eps)
         if to_weight:
             terms = apply(TIMES_STANDARDIZED, g, x, axes=axes, eps=eps) if plain else g * unit
-            by_weight = _over_rows(terms)
+            by_weight = over_rows(terms)
         if to_bias:
-            by_bias = _over_rows(g)
+            by_bias = over_rows(g)
         return [by_x, by_weight, by_bias]
 
 
-def _over_rows(x: Tensor) -> Tensor:
+def over_rows(x: Tensor) -> Tensor:
     """The sum over all axes but the last."""
     return apply(REGISTRY["sum"], x, axes=tuple(range(x.ndim - 1)), keepdims=False)
 
@@ -319,8 +319,8 @@ TIMES_STANDARDIZED: Kernel = Kernel(
 )
 
 
-def _scales_at_once(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
-    """Whether layer_norm is one op: where nothing is differentiated, and eagerly on the CPU.
+def scales_at_once(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
+    """Whether layer_norm or rms_norm is one op: where nothing is differentiated, and on the CPU.
     Elsewhere the ops of its definition join those around them."""
     if x._node is weight._node is bias._node is None:
         return True
@@ -373,7 +373,7 @@ def layer_norm(
     axes = tuple(range(x.ndim - len(last), x.ndim))
     if len(axes) == 1 and weight is not None and bias is not None:
         check_kind("layer_norm", x.dtype, "real float")
-        if x.dtype is weight.dtype is bias.dtype and _scales_at_once(x, weight, bias):
+        if x.dtype is weight.dtype is bias.dtype and scales_at_once(x, weight, bias):
             return apply(SCALED_STANDARDIZE, x, weight, bias, axes=axes, eps=float(eps))
     out = standardize(x, axes, eps)
     out = out if weight is None else out * weight

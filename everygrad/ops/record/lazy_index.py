@@ -42,7 +42,7 @@ OPS: dict[str, tuple[str, ...]] = {
         "einsum", "kron", "tensordot",
     ),
     "linalg.lstsq": (
-        "lstsq", "lstsq_ranks", "lstsq_residuals",
+        "lstsq", "lstsq_ranks", "lstsq_residuals", "lstsq_vjp",
     ),
     "linalg.matrix_functions": (
         "adjugate", "det", "matrix_exp", "matrix_power", "multi_dot", "slogdet", "slogdet_vjp",

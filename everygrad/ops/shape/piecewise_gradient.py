@@ -8,14 +8,16 @@ for the total. Pieces one behind the other are joined; others are added by their
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import add
 from typing import Any
 
 import numpy as np
 
 from everygrad.autograd.engine import Unsummed
+from everygrad.autograd.modes import recording
 from everygrad.backends import base
+from everygrad.core.context import intercepted
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.tensor import Tensor, wrap
 from everygrad.dispatch import apply
@@ -28,6 +30,7 @@ Picked = tuple[int, Tensor, Tensor]  # an axis, the index along it, the gradient
 Join = Callable[[list[Picked], Shape], Tensor]
 MOST_PENDING = 2  # elements of pieces that wait, for each one of the whole
 FEW = 4  # pieces so few that they are summed as whole tensors, where they cannot be joined
+SMALL = 1 << 12  # elements of a whole that is put together by NumPy
 LARGE = 8  # likewise if this many of them, on average, make a whole one
 
 
@@ -105,6 +108,10 @@ def _unslice(g: Tensor, shape: Shape, slices: Slices) -> Tensor:
 
 def _joined(found: dict[Slices, Tensor], shape: Shape) -> Tensor:
     """Gradients of slices as one of the whole."""
+    if size_of(shape) <= SMALL and not recording() and not intercepted():
+        arrays = [g._data for g in found.values()]
+        if all(type(a) is np.ndarray for a in arrays):  # nobody needs to see how
+            return _put_together(found, arrays, shape)
     if len(found) == 1:
         ((slices, g),) = found.items()
         return _unslice(g, shape, slices)
@@ -117,6 +124,27 @@ def _joined(found: dict[Slices, Tensor], shape: Shape) -> Tensor:
     if len(found) <= FEW or count * LARGE >= len(found) * size_of(shape):
         return reduce(add, [_unslice(g, shape, slices) for slices, g in found.items()])
     return _by_index(found, shape, axis)
+
+
+def _put_together(found: dict[Slices, Tensor], arrays: list[Any], shape: Shape) -> Tensor:
+    """The same by NumPy, at a third of the price where arrays are small."""
+    out = np.zeros(shape, arrays[0].dtype)
+    for k, (slices, a) in enumerate(zip(found, arrays, strict=True)):
+        if k:
+            out[_index(slices)] += a
+        else:
+            out[_index(slices)] = a
+    return wrap(out)
+
+
+@lru_cache(maxsize=1024)
+def _index(slices: Slices) -> tuple[slice, ...]:
+    """As NumPy has it."""
+    made = []
+    for start, count, step in slices:
+        stop = start + count * step
+        made.append(slice(start, None if stop < 0 else stop, step) if count else slice(0, 0))
+    return tuple(made)
 
 
 def _cut_axis(found: dict[Slices, Tensor], shape: Shape) -> int | None:

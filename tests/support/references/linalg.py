@@ -171,6 +171,15 @@ def lstsq(a: Any, b: Any) -> Any:
     return x, (np.abs(a @ x - b) ** 2).sum(axis=-2)
 
 
+def lstsq_vjp(g: Any, a: Any, b: Any) -> Any:
+    a, g = _stepped(a), g[..., :-1, :]
+    p = np.linalg.pinv(a)
+    x, of_b = p @ b, p.mT.conj() @ g
+    of_a = (b - a @ x) @ (p @ of_b).mT.conj() - of_b @ x.mT.conj()
+    of_a = of_a + p.mT.conj() @ x @ (g - a.mT.conj() @ of_b).mT.conj()
+    return np.concatenate([of_a, of_b], axis=-1)
+
+
 def matrix_power(x: Any, n: int) -> Any:
     return np.linalg.matrix_power(_firm(x), n)
 

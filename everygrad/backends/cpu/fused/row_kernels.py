@@ -155,6 +155,33 @@ def scaled_rms(eps: float) -> tuple[Pass, ...]:
     )
 
 
+@lru_cache(maxsize=64)
+def _scaled_rms_gradients(eps: float) -> tuple[Pass, ...]:
+    """Passes over (g, x, weight): the gradients by x and weight."""
+
+    def stored(r: Row) -> Expr:
+        scale = _scale(r, 0, eps)
+        return scale * (r.x[0] * r.x[2] - r.x[1] * (scale * scale * (r.total[1] / r.n)))
+
+    weighted: Body = lambda r: r.x[0] * r.x[2] * r.x[1]  # noqa: E731
+    weight: Body = lambda r: r.x[0] * (r.x[1] * _scale(r, 0, eps))  # noqa: E731
+    return (
+        Pass(reduce=(("add", lambda r: r.x[1] * r.x[1]), ("add", weighted))),
+        Pass(store=stored, columns=(weight,)),
+    )
+
+
+def scaled_rms_gradients(g: Any, x: Any, weight: Any, eps: float) -> Any:
+    """Those of (x, weight), by one kernel; None where there are no rows."""
+    if not x.size:
+        return None
+    n = x.shape[-1]
+    arrays = [np.ascontiguousarray(a).reshape(-1, n) for a in (g, x)]
+    passes = _scaled_rms_gradients(eps)
+    by_x, by_weight = run_with_sums(passes, [*arrays, np.ascontiguousarray(weight)], 1)
+    return by_x.reshape(x.shape), by_weight
+
+
 def _as_rows(a: Any, order: Shape, length: int) -> Any:
     """The array as contiguous rows of `length` elements, its axes permuted to `order`."""
     a = np.transpose(a, order)
@@ -180,6 +207,10 @@ def over_axes(
                 quick = small[eps] = SmallRows(passes(**params), inputs, shared)
             if (out := quick(*arrays)) is not None:
                 return out
+            if all(a.flags.c_contiguous for a in arrays) and first.size:
+                own = len(arrays) - shared
+                rows = [a.reshape(-1, first.shape[-1]) for a in arrays[:own]]
+                return run(passes(**params), [*rows, *arrays[own:]], shared).reshape(first.shape)
         order = (*(a for a in range(first.ndim) if a not in axes), *axes)
         length = size_of(tuple(first.shape[a] for a in axes))
         own = len(arrays) - shared

@@ -19,7 +19,7 @@ from everygrad.backends.cpu.runtime import native_threads
 from everygrad.backends.cpu.runtime.addresses import address_of
 
 _MOST = 24  # words
-_MOST_BOUND = 4  # arrays
+_MOST_BOUND = 6  # arrays
 
 
 def _source() -> str:

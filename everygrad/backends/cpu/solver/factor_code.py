@@ -152,6 +152,8 @@ def _svd(dtype: DType) -> str:
 
 
 def _qr(dtype: DType) -> str:
+    if dtype.bits == (64 if dtype.is_complex else 32):
+        return _short_qr(dtype)
     e = _Code(dtype)
     m, n = e.m, e.n
     x, out, count = e.word(X, "ptr"), e.word(OUT, "ptr"), e.word(COUNT)
@@ -174,39 +176,59 @@ def _qr(dtype: DType) -> str:
     return e.function()
 
 
+def _short_qr(dtype: DType) -> str:
+    """Of numbers whose squares, sums and quotients are all normal in float64."""
+    e = _Code(dtype)
+    m, n = e.m, e.n
+    x, out, count = e.word(X, "ptr"), e.word(OUT, "ptr"), e.word(COUNT)
+    a, work = e.matrix(e.work, n, m)
+    v, work = e.matrix(work, n, m)
+    q, work = e.matrix(work, n, m)
+    r, _ = e.matrix(work, n, n)
+    size, tall = e.op("mul", m, n), e.op("add", m, n)
+    with e.loop(0, count) as matrix:
+        e.read_columns(Given(e.one_of(x, size, matrix.index), n), a)
+        e.reflections(a, v, r, q)
+        to = e.one_of(out, e.op("mul", tall, n), matrix.index)
+        e.write(q, Given(to, n), transposed=True)
+        below = e.op("mul", size, e.i64(e.parts))
+        e.write(r, Given(e.at(to, below, e.given), n))
+    return e.function()
+
+
 def _cholesky(dtype: DType) -> str:
-    """Row by row; of x the lower triangle is read."""
+    """L^H row by row, each taken out of those below; of x the lower triangle is read."""
     e = _Code(dtype)
     n = e.n
     x, out, count = e.word(X, "ptr"), e.word(OUT, "ptr"), e.word(COUNT)
     size = e.op("mul", n, n)
-    lower, _ = e.matrix(e.work, n, n)
-    bases = e.bases(lower)
+    upper, _ = e.matrix(e.work, n, n)
+    bases = e.bases(upper)
     with e.loop(0, count) as matrix:
         source = Given(e.one_of(x, size, matrix.index), n)
         to = Given(e.one_of(out, size, matrix.index), n)
+        e.clear(upper)
+        with e.loop(0, n) as i, e.loop(i.index, n) as j:
+            value = e.conjugate(e.given_number(source, j.index, i.index))
+            e.keep(value, bases, e.place(upper, i.index, j.index))
+        with e.loop(0, n) as i:
+            corner = e.take(bases, e.place(upper, i.index, i.index))[0]
+            e.fail_if(e.compare("ule", corner, e.real(0.0)))
+            root = e.intrinsic("sqrt", corner)
+            over = e.spread(e.real_number(e.op("fdiv", e.real(1.0), root)))
+            e.scale_row(upper, i.index, over)
+            # not 1 / root times what it is the root of: exact where the root is
+            e.keep(e.real_number(root), bases, e.place(upper, i.index, i.index))
+            with e.loop(e.add(i.index, 1), n) as j:
+                one = e.take(bases, e.place(upper, i.index, j.index))
+                factor = e.spread(e.negated(e.conjugate(one)))
+                e.add_row_of(upper, j.index, upper, i.index, factor)
         with e.loop(0, n) as i:
             with e.loop(0, i.index) as j:
-                start = e.given_number(source, i.index, j.index)
-                with e.loop(0, j.index, start) as p:
-                    a = e.take(bases, e.place(lower, i.index, p.index))
-                    b = e.conjugate(e.take(bases, e.place(lower, j.index, p.index)))
-                    p.next = list(e.less(tuple(p.values), e.times(a, b)))
-                corner = e.take(bases, e.place(lower, j.index, j.index))[0]
-                value = tuple([e.op("fdiv", part, corner) for part in p.values])
-                e.keep(value, bases, e.place(lower, i.index, j.index))
-                e.give(value, to, i.index, j.index)
-            start = e.given_number(source, i.index, i.index)[:1]
-            with e.loop(0, i.index, start) as p:
-                a = e.take(bases, e.place(lower, i.index, p.index))
-                total = p.values[0]
-                for part in a:
-                    total = e.op("fsub", total, e.op("fmul", part, part))
-                p.next = [total]
-            e.fail_if(e.compare("ule", p.values[0], e.real(0.0)))
-            root = e.real_number(e.intrinsic("sqrt", p.values[0]))
-            e.keep(root, bases, e.place(lower, i.index, i.index))
-            e.give(root, to, i.index, i.index)
+                value = e.take(bases, e.place(upper, j.index, i.index))
+                e.give(e.conjugate(value), to, i.index, j.index)
+            diagonal = e.take(bases, e.place(upper, i.index, i.index))[0]
+            e.give(e.real_number(diagonal), to, i.index, i.index)
             with e.loop(e.add(i.index, 1), n) as j:
                 e.give(e.nothing(False), to, i.index, j.index)
     return e.function()

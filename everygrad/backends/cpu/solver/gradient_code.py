@@ -19,7 +19,7 @@ from everygrad.dtypes import DType
 # scratch memory, how
 # many elements of it a block has; sizes; the status; bounds (of gaps, of ranks, of phases) in
 # float64; how many matrices, and blocks they are split into
-(G, OUT, RESULT, OTHER, SCRATCH, ROOM, M, N, K, STATUS, BOUNDS, COUNT, BLOCKS) = range(13)
+(G, OUT, RESULT, OTHER, MORE, SCRATCH, ROOM, M, N, K, STATUS, BOUNDS, COUNT, BLOCKS) = range(14)
 
 
 class _Code(MatrixCode):
@@ -55,6 +55,32 @@ class _Code(MatrixCode):
     def new(self, rows: Value, columns: Value) -> Matrix:
         made, self.free = self.matrix(self.free, rows, columns)
         return made
+
+    def behind(self, a: Matrix, m: Value, n: Value) -> Value:
+        """The address behind a matrix and what a factorisation of (m, n) used after it."""
+        wide = self.compare_ints("sgt", n, m)
+        rows, length = self.select(wide, m, n), self.select(wide, n, m)
+        _, end = self.matrix(a.base, a.rows, a.columns)
+        for columns in (length, length, length, rows):
+            _, end = self.matrix(end, rows, columns)
+        return end
+
+    def copy(self, a: Matrix, to: Matrix) -> None:
+        with self.each_vector(to) as (_, at):
+            self.keep(self.take(self.bases(a), at, self.vector), self.bases(to), at)
+
+    def conjugate_all(self, a: Matrix) -> None:
+        if self.is_complex:
+            with self.each_vector(a) as (_, at):
+                value = self.take(self.bases(a), at, self.vector)
+                self.keep(self.conjugate(value), self.bases(a), at)
+
+    def combine(self, a: Matrix, b: Matrix, sign: float) -> None:
+        """Adds b, or subtracts it."""
+        with self.each_vector(a) as (_, at):
+            values = [self.take(self.bases(x), at, self.vector) for x in (a, b)]
+            total = self.plus(*values) if sign > 0 else self.less(*values)
+            self.keep(total, self.bases(a), at)
 
     def from_row(self, base: Value, row: Int, width: Value) -> Given:
         """The user's matrix that begins at a row of one that is `width` wide."""
@@ -359,6 +385,74 @@ def adjugate(dtype: DType) -> str:
     return e.function()
 
 
+def lstsq(dtype: DType) -> str:
+    """g: of the solution and the row of ranks; out: `a`; the result: the gradients of a and b side
+    by side; the others: b, and the solution with its ranks, of which all must be full."""
+    e = _Code(dtype)
+    m, n, k = e.m, e.n, e.k
+    both = e.i64(e.op("add", n, k))
+    packed = e.op("mul", e.i64(e.add(n, 1)), k)
+    sizes = (packed, e.op("mul", m, n), e.op("mul", m, both), e.op("mul", m, k), packed)
+    with e.each(*sizes) as (g, a, result, b, out):
+        least = e.i64(e.least(m, n))
+        rank = e.given_number(Given(out, k), n, 0)[0]
+        full = e.emit("double", f"sitofp i64 {least.name} to double")
+        e.refuse_unless(e.compare("oeq", rank, full))
+        matrix = e.new(m, n)
+        given, solved = e.new(n, k), e.new(n, k)
+        e.read(Given(a, n), matrix)
+        e.read(Given(g, k), given)
+        e.read(Given(out, k), solved)
+        # p, the pseudo-inverse, as R^-1 Q^H of a, or the adjoint of that of a^H
+        p = e.new(n, m)
+        wide = e.compare_ints("sgt", n, m)
+        for flipped in (False, True):
+            condition = wide if flipped else e.compare_ints("sle", n, m)
+            with e.when(condition):
+                start = e.free
+                rows, length = (m, n) if flipped else (n, m)
+                work, v, q = (e.new(rows, length) for _ in range(3))
+                r = e.new(rows, rows)
+                if flipped:  # rows of a, conjugated, are columns of a^H
+                    e.read(Given(a, n), work)
+                    e.conjugate_all(work)
+                else:
+                    e.read_columns(Given(a, n), work)
+                e.reflections(work, v, r, q)
+                e.conjugate_all(q)  # its rows are those of Q^H
+                e.solve_upper(r, q)
+                if flipped:
+                    e.adjoint(q, p)
+                else:
+                    e.copy(q, p)
+                e.free = start
+        e.free = e.behind(p, m, n)
+        p_h, of_b, t = e.new(m, n), e.new(m, k), e.new(n, k)
+        e.adjoint(p, p_h)
+        e.product(p_h, given, of_b)
+        e.product(p, of_b, t)
+        off, inner = e.new(m, k), e.new(m, k)
+        e.read(Given(b, k), off)
+        e.product(matrix, solved, inner)
+        e.combine(off, inner, -1.0)
+        t_h, x_h = e.new(k, n), e.new(k, n)
+        e.adjoint(t, t_h)
+        e.adjoint(solved, x_h)
+        total, part = e.new(m, n), e.new(m, n)
+        e.product(off, t_h, total)
+        e.product(of_b, x_h, part)
+        e.combine(total, part, -1.0)
+        e.product(matrix, of_b, t, adjoint=True)
+        e.combine(given, t, -1.0)  # what of g is beyond the rows of a
+        e.adjoint(given, t_h)
+        e.product(p_h, solved, inner)
+        e.product(inner, t_h, part)
+        e.combine(total, part, 1.0)
+        e.write(total, Given(result, both))
+        e.write(of_b, Given(e.at(result, e.parted(n), e.given), both))
+    return e.function()
+
+
 def _row_sums(e: _Code, a: Matrix) -> Value:
     """The largest sum of magnitudes in a row."""
     with e.loop(0, a.rows, [e.real(0.0)]) as i:
@@ -375,4 +469,5 @@ SOURCES: dict[str, Callable[[DType], str]] = {
     "svd": svd,
     "slogdet": slogdet,
     "adjugate": adjugate,
+    "lstsq": lstsq,
 }

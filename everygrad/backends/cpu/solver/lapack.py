@@ -223,7 +223,7 @@ def adjugate(x: Any) -> Any:
     count, n = size_of(x.shape[:-2]), x.shape[-1]
     if x.size and n**3 <= SMALL_GRADIENT:
         found = lazy_native.native_gradients().gradient(
-            "adjugate", x, x, n, n, None, _far_bounds(x.dtype)
+            "adjugate", x, x, n, n, bounds=_far_bounds(x.dtype)
         )
         if found is not NotImplemented:
             return found
@@ -279,6 +279,9 @@ def lstsq(a: Any, b: Any, rtol: float) -> Any:
     what is not finite."""
     if not a.size or not b.size or batched_lapack.library() is None:
         return NotImplemented
+    if lazy_native.native_lstsq().serves(a, b):
+        out = lazy_native.native_lstsq().solution(a, b, rtol)
+        return NotImplemented if out is None else out
     out = batched_lapack.lstsq(a, b, rtol)
     return out if np.logical_and.reduce(np.isfinite(out), None) else NotImplemented
 
@@ -288,6 +291,8 @@ def lstsq_ranks(packed: Any) -> Any:
 
 
 def lstsq_residuals(a: Any, x: Any, b: Any) -> Any:
+    if a.size and b.size and lazy_native.native_lstsq().serves(a, b):
+        return lazy_native.native_lstsq().residuals(a, x, b)
     left = matmul(a, x) - b
     if left.dtype.kind == "c":
         left = np.abs(left)

@@ -132,6 +132,13 @@ class MatrixCode(VectorEmitter):
         for k, part in enumerate(value):
             self.store(self.cast("fptrunc", part, self.given), self.at(place, k, self.given))
 
+    def read_columns(self, a: Given, to: Matrix) -> None:
+        """Columns of the user's matrix as rows."""
+        self.clear(to)
+        with self.loop(0, to.rows) as i, self.loop(0, to.columns) as j:
+            value = self.given_number(a, j.index, i.index)
+            self.keep(value, self.bases(to), self.place(to, i.index, j.index))
+
     def read(self, a: Given, to: Matrix, rows: tuple[Int, Int] | None = None) -> None:
         """The user's matrix as it is, zeros behind its columns. `rows`: of each row the columns
         read, (from, to) as steps of the row: (0, 0) for none; others are zero."""
@@ -148,15 +155,16 @@ class MatrixCode(VectorEmitter):
         """The lower triangle (0, 1) with the diagonal, or the upper (1, 0) with it."""
         return (0, self.least(self.add(i, 1), to.columns)) if rows[1] else (i, to.columns)
 
-    def write(self, a: Matrix, to: Given, adjoint: bool = False) -> None:
-        """A matrix, or its adjoint, as the user's."""
+    def write(self, a: Matrix, to: Given, adjoint: bool = False, transposed: bool = False) -> None:
+        """A matrix, or its adjoint or transpose, as the user's."""
         bases = self.bases(a)
         with self.loop(0, a.rows) as i:
             row = self.op("mul", self.i64(i.index), a.pitch)
             with self.loop(0, a.columns) as j:
                 value = self.take(bases, self.add(row, j.index))
-                if adjoint:
-                    self.give(self.conjugate(value), to, j.index, i.index)
+                if adjoint or transposed:
+                    value = self.conjugate(value) if adjoint else value
+                    self.give(value, to, j.index, i.index)
                 else:
                     self.give(value, to, i.index, j.index)
 
@@ -258,7 +266,7 @@ class MatrixCode(VectorEmitter):
                 head = self.take(self.bases(a), self.place(a, i.index, here))
                 factor = self.spread(self.negated(self.times(head, over)))
                 for m in matrices:
-                    self._add_row(m, i.index, here, factor)
+                    self.add_row_of(m, i.index, m, here, factor)
         return k.values[0]
 
     def negated(self, a: Number) -> Number:
@@ -279,14 +287,91 @@ class MatrixCode(VectorEmitter):
             for at, value in zip(places, values[::-1], strict=True):
                 self.keep(value, bases, at)
 
-    def _add_row(self, a: Matrix, i: Int, j: Int, factor: Number) -> None:
-        """Adds a multiple of row j to row i."""
+    def add_row_of(self, a: Matrix, i: Int, b: Matrix, j: Int, factor: Number) -> None:
+        """Adds a multiple of row j of b to row i of `a`."""
         bases = self.bases(a)
         with self.loop(0, self.op("sdiv", a.pitch, self.i64(self.lanes))) as v:
             column = self.mul(v.index, self.lanes)
             at = self.place(a, i, column)
-            row = self.take(bases, self.place(a, j, column), self.vector)
+            row = self.take(self.bases(b), self.place(b, j, column), self.vector)
             self.keep(self.added(self.take(bases, at, self.vector), factor, row), bases, at)
+
+    def scale_row(self, a: Matrix, i: Int, factor: Number) -> None:
+        bases = self.bases(a)
+        with self.loop(0, self.op("sdiv", a.pitch, self.i64(self.lanes))) as v:
+            at = self.place(a, i, self.mul(v.index, self.lanes))
+            value = self.take(bases, at, self.vector)
+            self.keep(self.added(self.nothing(), factor, value), bases, at)
+
+    def inner_product(self, a: Matrix, i: Int, b: Matrix, j: Int) -> Number:
+        """Row i of `a`, conjugated, times row j of b."""
+        vectors = self.op("sdiv", a.pitch, self.i64(self.lanes))
+        with self.loop(0, vectors, self.nothing()) as v:
+            column = self.mul(v.index, self.lanes)
+            one = self.conjugate(self.take(self.bases(a), self.place(a, i, column), self.vector))
+            other = self.take(self.bases(b), self.place(b, j, column), self.vector)
+            v.next = list(self.added(tuple(v.values), one, other))
+        found = []
+        name = f"llvm.vector.reduce.fadd.{self.suffix}"
+        self.declarations.add(f"declare double @{name}(double, {self.vector})")
+        for part in v.values:
+            given = f"double -0.0, {self.vector} {part.name}"
+            found.append(self.emit("double", f"call reassoc double @{name}({given})"))
+        return tuple(found)
+
+    def reflections(self, a: Matrix, v: Matrix, r: Matrix, q: Matrix) -> None:
+        """a = Q R by Householder's reflections with LAPACK's signs. Rows of `a`, which is used up,
+        and of q are columns of A and Q; v is as large as `a`."""
+        zero, one = self.real(0.0), self.real(1.0)
+        rest = [zero] * (self.parts - 1)
+        self.clear(r)
+        self.clear(v)
+        bases = self.bases(v)
+        scales = self.bases(q)  # tau of each reflection, until Q is made
+        with self.loop(0, a.rows) as k:
+            here = self.i64(k.index)
+            with self.loop(self.add(here, 1), a.columns) as i:
+                value = self.take(self.bases(a), self.place(a, here, i.index))
+                self.keep(value, bases, self.place(v, here, i.index))
+            tail = self.inner_product(v, here, v, here)[0]
+            alpha = self.take(self.bases(a), self.place(a, here, here))
+            imaginary = self.op("fmul", alpha[1], alpha[1]) if rest else zero
+            off = self.op("fadd", tail, imaginary)
+            still = self.compare("oeq", off, zero)
+            size = self.intrinsic("sqrt", self.op("fadd", off, self.op("fmul", *alpha[:1] * 2)))
+            below = self.compare("olt", alpha[0], zero)
+            beta = self.select(below, size, self._negative(size))
+            beta = self.select(still, alpha[0], beta)
+            apart = (self.op("fsub", alpha[0], beta), *alpha[1:])
+            safe = (self.select(still, one, apart[0]), *apart[1:])
+            factor = self.reciprocal(safe)
+            over = self.op("fdiv", one, self.select(still, one, beta))
+            tau = self.scaled(self.negated(apart), over)
+            tau = tuple([self.select(still, zero, part) for part in tau])
+            self.keep(tau, scales, here)
+            with self.loop(self.add(here, 1), a.columns) as i:
+                at = self.place(v, here, i.index)
+                self.keep(self.times(self.take(bases, at), factor), bases, at)
+            self.keep((one, *rest), bases, self.place(v, here, here))
+            self.keep((beta, *rest), self.bases(r), self.place(r, here, here))
+            with self.loop(self.add(here, 1), a.rows) as j:
+                self._reflect(a, j.index, v, here, self.conjugate(tau))
+                value = self.take(self.bases(a), self.place(a, j.index, here))
+                self.keep(value, self.bases(r), self.place(r, here, j.index))
+        held = self.bases(a)  # not needed any more
+        with self.loop(0, a.rows) as k:
+            self.keep(self.take(scales, k.index), held, k.index)
+        self.unit(q)
+        with self.loop(0, a.rows) as k:
+            back = self.minus(self.sub(a.rows, 1), k.index)
+            tau = self.take(held, back)
+            with self.loop(back, a.rows) as j:
+                self._reflect(q, j.index, v, back, tau)
+
+    def _reflect(self, a: Matrix, i: Int, v: Matrix, k: Int, tau: Number) -> None:
+        """Row i of `a` less tau times its part along row k of v."""
+        part = self.times(tau, self.inner_product(v, k, a, i))
+        self.add_row_of(a, i, v, k, self.spread(self.negated(part)))
 
     def unit(self, a: Matrix) -> None:
         """The unit matrix."""

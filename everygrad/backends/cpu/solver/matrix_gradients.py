@@ -154,7 +154,7 @@ def svd_vjp(g: Any, out: Any, m: int) -> Any:
 def slogdet_vjp(g: Any, out: Any, x: Any) -> Any:
     n = x.shape[-1]
     if x.size and n**3 <= SMALL_GRADIENT:
-        found = lazy_native.native_gradients().gradient("slogdet", g, x, n, n, out)
+        found = lazy_native.native_gradients().gradient("slogdet", g, x, n, n, (out,))
         if found is not NotImplemented:
             return found
     scale = g[..., 1].real
@@ -163,10 +163,21 @@ def slogdet_vjp(g: Any, out: Any, x: Any) -> Any:
     return scale[..., None, None] * _adjoint(inv(x))
 
 
+def lstsq_vjp(g: Any, out: Any, a: Any, b: Any, rtol: float) -> Any:
+    """Where all ranks are full; `rtol` was looked at when they were found."""
+    m, n = a.shape[-2:]
+    k = b.shape[-1]
+    if not a.size or not b.size or m * n * (min(m, n) + k) > SMALL_GRADIENT:
+        return NotImplemented
+    native = lazy_native.native_gradients()
+    return native.gradient("lstsq", g, a, m, n, (b, out), k=k, width=n + k)
+
+
 KERNELS: dict[str, Callable[..., Any]] = {
     "cholesky_vjp": cholesky_vjp,
     "qr_vjp": qr_vjp,
     "eigh_vjp": eigh_vjp,
     "svd_vjp": svd_vjp,
     "slogdet_vjp": slogdet_vjp,
+    "lstsq_vjp": lstsq_vjp,
 }

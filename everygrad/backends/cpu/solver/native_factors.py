@@ -18,6 +18,8 @@ from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP
 
 _FEW = edge(__name__, "_FEW", 1 << 17, "products")  # with the interpreter's lock held
+_SHORT = edge(__name__, "_SHORT", 1 << 16, "products")  # of one matrix, without LAPACK
+_WRITTEN_OUT = ("cholesky", "slogdet")
 # the routines of each, for real and complex numbers
 _ROUTINES = {
     "eigh": (("syevd", "heevd"),),
@@ -31,9 +33,10 @@ _ROUTINES = {
 def serves(x: Any, name: str) -> bool:
     """Whether this is the shortest way for the matrices."""
     m, n = x.shape[-2:]
+    written_out = name in _WRITTEN_OUT or (name == "qr" and x.dtype.char in "fF")
     return (
         min(m, n) > 0
-        and max(m, n) <= SMALL
+        and (m * n * min(m, n) <= _SHORT if written_out else max(m, n) <= SMALL)
         and x.size * max(m, n) <= _FEW
         and is_available()
         and (not _ROUTINES[name] or library() is not None)
@@ -82,7 +85,8 @@ def _make(key: tuple[str, str, Shape]) -> tuple[Any, Any, Shape]:
     # as LAPACK's pages say: generous for one routine, enough for all
     sizes = (8 * k * k + 16 * most + 64, 7 * k * k + 2 * most * k + 16 * k + 64, 8 * most + 16)
     numbers = np.array([m, n, k, 0, *sizes, 0, *[0] * (16 * most + 64)], np.int64)
-    room = sizes[0] + sizes[1] + 6 * most * most + 64 * most + 256
+    whole = -(-most // 8) * 8  # in vectors
+    room = sizes[0] + sizes[1] + 4 * k * whole + 4 * most * (-(-k // 8) * 8) + 64 * most + 256
     letter = "D" if is_complex else "d"
     routines = [
         ctypes.cast(routine(names[is_complex], letter, 0), ctypes.c_void_p).value

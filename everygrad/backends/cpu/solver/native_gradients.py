@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -26,10 +27,12 @@ def _address(name: str, char: str) -> Address:
     return engine().compile(source, "step", vectorise=False)
 
 
-def _room(m: int, n: int) -> int:
-    """Elements of scratch memory that are enough for any of the functions: 16 matrices."""
+def _room(m: int, n: int, k: int) -> int:
+    """Elements of scratch memory that are enough for any of the functions: at most 16 matrices of
+    these sizes, and 10 with right sides."""
     a, b = max(m, n), min(m, n)
-    return 2 * 16 * max(a * _whole(b), b * _whole(a)) + 64
+    sides = max(a * _whole(k), k * _whole(a))
+    return 2 * (16 * max(a * _whole(b), b * _whole(a)) + 10 * sides) + 64
 
 
 def _whole(n: int) -> int:
@@ -47,43 +50,49 @@ _bound: dict[Any, tuple[Any, Any]] = {}
 
 
 def gradient(
-    name: str, g: Any, out: Any, m: int, n: int, other: Any = None, bounds: Any = None
+    name: str,
+    g: Any,
+    out: Any,
+    m: int,
+    n: int,
+    others: Sequence[Any] = (),
+    bounds: Any = None,
+    k: int = 0,
+    width: int = 0,
 ) -> Any:
-    """That of a factorisation of (m, n) matrices; NotImplemented if one of them is not plain."""
+    """That of a factorisation of (m, n) matrices; NotImplemented if one of them is not plain. k:
+    how many right sides, with the width of a result that is not as wide as the matrices."""
     batch = out.shape[:-2]
     count = size_of(batch)
-    result = np.empty((*batch, m, n), out.dtype)
-    given = [a if a.flags.c_contiguous else np.ascontiguousarray(a) for a in (g, out)]
-    given.append(result)
-    if other is not None:
-        given.append(other if other.flags.c_contiguous else np.ascontiguousarray(other))
-    k = min(m, n)
+    result = np.empty((*batch, m, width or n), out.dtype)
+    given = [a if a.flags.c_contiguous else np.ascontiguousarray(a) for a in (g, out, *others)]
+    given.insert(2, result)
+    k = k or min(m, n)
     if count * m * n * k <= _FEW and is_available():
-        key = (name, out.dtype.char, m, n, count)
+        key = (name, out.dtype.char, m, n, k, count)
         call, status = _bound.get(key) or _make(key, bounds)
         status[0] = 0
         call(*given)
         return NotImplemented if status[0] else result
     blocks = min(count, 4 * thread_pool.num_threads())
     status = np.zeros(1, np.int64)
-    room = _room(m, n)
+    room = _room(m, n, k)
     scratch = np.empty(blocks * room)
     bounds = _bounds(out.dtype.char, m, n, k) if bounds is None else bounds
     on_all_threads(
-        _address(name, out.dtype.char), blocks, *given, *[0] * (4 - len(given)), scratch, room,
+        _address(name, out.dtype.char), blocks, *given, *[0] * (5 - len(given)), scratch, room,
         m, n, k, status, bounds, count, blocks,
     )  # fmt: skip
     return NotImplemented if status[0] else result
 
 
-def _make(key: tuple[str, str, int, int, int], bounds: Any) -> tuple[Any, Any]:
-    name, char, m, n, count = key
-    k = min(m, n)
-    room = _room(m, n)
+def _make(key: tuple[str, str, int, int, int, int], bounds: Any) -> tuple[Any, Any]:
+    name, char, m, n, k, count = key
+    room = _room(m, n, k)
     status = np.zeros(1, np.int64)
     bounds = _bounds(char, m, n, k) if bounds is None else bounds
-    words = (0, 0, 0, 0, np.empty(room), room, m, n, k, status, bounds, count, 1)
+    words = (0, 0, 0, 0, 0, np.empty(room), room, m, n, k, status, bounds, count, 1)
     if len(_bound) >= 500:
         _bound.clear()
-    found = _bound[key] = bound(_address(name, char), words, code.G, 4), status
+    found = _bound[key] = bound(_address(name, char), words, code.G, 5), status
     return found
