@@ -48,7 +48,10 @@ def peers_of(model: Model, device: str) -> list[str]:
     if device == "webgpu":
         return ["everygrad", "everygrad.jit"]
     image = device == "cuda" and model.name.startswith("resnet")
-    return [name for name in PEERS if name != "torch.channels_last" or image]
+    peers = [name for name in PEERS if name != "torch.channels_last" or image]
+    if model.differentiates_inputs:  # torch.compile has no second derivatives
+        peers = [name for name in peers if name not in ("torch.compile", "torch.everygrad")]
+    return peers
 
 
 def run(

@@ -158,6 +158,9 @@ def measure(
     """What a peer's steps took and gave, the step itself, and the meter it was measured by."""
     name, way = PEERS[peer]
     L = library(name, device)
+    if name == "everygrad" and device == "cpu":
+        # LLVM is loaded when first needed, PyTorch's kernels with it: neither is a step's memory
+        importlib.import_module("everygrad.backends.base").get("cpu").warm_up()
     if model.precision == "tf32":
         L.lib.set_float32_matmul_precision("high")
     step = build(L, model, way)

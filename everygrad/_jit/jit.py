@@ -96,10 +96,12 @@ class Jitted:
             first = {id(t): i for i, t in reversed(list(enumerate(tensors)))}
             signature.append(tuple(first[id(t)] for t in tensors))
         key = tuple(signature)
+        entry = None
         for entry in self.entries.get(key, ()):
             if entry.misfit(tensors) is None:
                 self.latest = entry
                 return entry.call(leaves, tensors)
+        del entry  # what it computes in is freed before its successor runs
         return self.first_call(key, tensors, (args, kwargs))
 
     def first_call(self, key: Any, tensors: list[Tensor], given: Any) -> Any:
