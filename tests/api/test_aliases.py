@@ -7,6 +7,7 @@ method if it is one, of both libraries.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from typing import Any
 
@@ -52,6 +53,10 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     **{n: [(V, W)] for n in ("ger", "dot", "vdot", "inner")},
     **{n: [(SQUARE,)] for n in ("det", "inverse", "matrix_exp", "pinverse", "trace")},
     **{n: [(INTS, MORE)] for n in ("gcd", "lcm")},
+    **{n: [(X, 1, True), (CUBE, 0, False)] for n in ("prod", "nansum")},
+    **{n: [(X, 1, True), (INTS, {"dtype": "float64"})] for n in ("sum", "mean")},
+    "einsum": [("ij,kj->ik", [X, Y]), ("ij->j", [X])],
+    "flip": [(CUBE, (0, 1)), (CUBE, [2])],
     "addbmm": [(X[:, :3] @ np.ones((3, 5)), CUBE, OTHER, {"alpha": 0.5})],
     "addmm": [(np.ones((3, 3)), X, Y.T, {"beta": 2.0, "alpha": 0.5}), (np.ones(3), X, Y.T)],
     "addmv": [(np.ones(3), X, V), (np.ones(3), X, V, {"beta": 0.0})],
@@ -91,7 +96,7 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "is_nonzero": [(np.array([2.0]),)],
     "is_tensor": [(X,)],
     "isreal": [(COMPLEX,), (X,)],
-    "ldexp": [(X, np.array([1, -2, 0, 3]))],
+    "ldexp": [(X, np.array([1, -2, 0, 3])), (COMPLEX, COMPLEX)],
     "logdet": [(SPD,)],
     "matrix_power": [(SQUARE, 3)],
     "mm": [(X, Y.T)],
@@ -135,7 +140,16 @@ SPELLED: dict[str, list[tuple[Any, ...]]] = {
         for n in ("sum", "mean", "max", "min", "argmax", "argmin", "median", "nanmedian", "amax")
     },
     **{n: [(X, {"dim": 1}), (X, {"dim": 0, "unbiased": False})] for n in ("std", "var")},
-    **{n: [(X, {"dim": 1}), (X, {"dim": 0, "correction": 0})] for n in ("std_mean", "var_mean")},
+    **{
+        n: [
+            (X,),
+            (X, 1),
+            (X, {"dim": 1}),
+            (X, {"dim": 0, "correction": 0}),
+            (X, {"unbiased": False}),
+        ]
+        for n in ("std_mean", "var_mean")
+    },
     **{n: [(MASK, {"dim": 1}), (MASK, {"dim": 0, "keepdim": True})] for n in ("all", "any")},
     **{n: [(X, {"dim": 1}), (X, 0)] for n in ("cumsum", "cumprod", "cummax", "logcumsumexp")},
     **{n: [(X, {"dim": 1, "dtype": "float64"}), (X, 0)] for n in ("softmax", "log_softmax")},
@@ -155,7 +169,11 @@ SPELLED: dict[str, list[tuple[Any, ...]]] = {
     "norm": [(X, {"p": 1, "dim": 1})],
     "repeat_interleave": [(X, 2, {"dim": 1})],
     "roll": [(X, {"shifts": 1, "dims": 0})],
-    "scatter": [(X, 1, INDEX[:, :1], Y[:, :1]), (X, {"dim": 1, "index": INDEX, "value": 2.0})],
+    "scatter": [
+        (X, 1, INDEX[:, :1], Y[:, :1]),
+        (X, 1, INDEX, 2.0, {"reduce": "multiply"}),
+        (X, {"dim": 1, "index": INDEX, "value": 2.0}),
+    ],
     "scatter_add": [(X, 1, INDEX, Y), (X, {"dim": 1, "index": INDEX, "src": Y})],
     "sort": [(X, {"dim": 0}), (X, 1, True), (X, {"dim": -1, "descending": True})],
     "split": [(X, 2, {"dim": 1})],
@@ -175,6 +193,8 @@ METHODS: dict[str, list[tuple[Any, ...]]] = {
     **{n: [(X,)] for n in ("element_size", "nelement", "ndimension", "is_contiguous", "stride")},
     **{n: [(CUBE,)] for n in ("size", "storage_offset", "get_device", "is_shared", "is_pinned")},
     "expand_as": [(V, X)],
+    "flip": [(CUBE, 0, 1), (CUBE, 2)],
+    "tile": [(X, 2, 1), (X, 2), (X, (3, 1, 2))],
     "new_full": [(X, (2, 3), 5.0)],
     "new_ones": [(X, 2, 3), (X, (2, 3))],
     "new_tensor": [(X, [1.0, 2.0])],
@@ -484,6 +504,9 @@ def test_switches_and_devices() -> None:
     assert eg.device("cuda", 1) == "cuda:1"
     assert (eg.device("cuda:1").type, eg.device("cuda:1").index) == ("cuda", 1)
     assert eg.zeros(2, device=eg.device("cpu")).device == "cpu"
+    assert (eg.zeros(2).device.type, eg.zeros(2).device.index) == ("cpu", None)
+    assert json.loads(json.dumps({eg.zeros(2).device: eg.zeros(2).device})) == {"cpu": "cpu"}
+    assert (eg.float16.is_floating_point, eg.int8.is_floating_point) == (True, False)
     assert eg.cuda.is_available() in (True, False)
     assert not eg.is_autocast_enabled()
     with eg.amp.autocast(device_type="cpu", dtype=eg.bfloat16):
@@ -541,7 +564,7 @@ def test_dir_lists_what_works() -> None:
     x = eg.tensor(X)
     listed = dir(x)
     assert {"view", "sum", "reshape", "is_cuda"} <= set(listed)
-    assert not {"zero_", "add_", "data", "grad_fn"} & set(listed)
+    assert not {"zero_", "add_", "data_ptr", "grad_fn"} & set(listed)
     broken = [name for name in listed if not hasattr(x, name)]
     assert broken == []
 

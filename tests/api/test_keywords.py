@@ -64,7 +64,14 @@ WORDS: dict[str, list[dict[str, Any]]] = {
     **{n: [{"input": X, "dim": 1}, {"input": X}] for n in ("max", "sum", "mean", "argmax")},
     **{n: [{"input": X, "dim": 1}] for n in ("softmax", "cumsum", "logsumexp", "sort", "unbind")},
     "nn.functional.softmax": [{"input": X, "dim": 1}],
-    "nn.functional.pad": [{"input": X, "pad": (1, 2), "mode": "constant", "value": 3.0}],
+    "nn.functional.pad": [
+        {"input": X, "pad": (1, 2), "mode": "constant", "value": 3.0},
+        *[
+            {"input": CUBE, "pad": widths, "mode": mode}
+            for mode in ("circular", "reflect", "replicate")
+            for widths in ((-1, 2), (1, -2), (2, 1))
+        ],
+    ],
     "nn.functional.linear": [{"input": X, "weight": Y, "bias": np.ones(3)}],
     "nn.functional.margin_ranking_loss": [{"input1": V, "input2": W, "target": np.sign(V)}],
     "nn.functional.mse_loss": [

@@ -115,7 +115,7 @@ def frexp(x: Tensor) -> FrexpResult:
 def ldexp(x: Tensor, other: Any) -> Tensor:
     """x * 2**other."""
     power = other if isinstance(other, Tensor) else tensor(other, device=x.device)
-    floating = power if power.dtype.is_float else power.astype(dtypes.DEFAULT_FLOAT)
+    floating = power if power.dtype.is_differentiable else power.astype(dtypes.DEFAULT_FLOAT)
     return x * exp2(floating)
 
 

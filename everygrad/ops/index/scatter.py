@@ -313,10 +313,12 @@ def scatter(
 ) -> Tensor:
     """x with source[i][j] put at [index[i][j]][j] for axis 0, and likewise for the others.
 
-    reduce        how what comes to one place is combined: "add", "mul", "amax", "amin" or "mean";
-                  None puts the last one there. Equal extremes share the gradient evenly.
+    reduce        how what comes to one place is combined: "add", "mul" or "multiply", "amax",
+                  "amin" or "mean"; None puts the last one there. Equal extremes share the
+                  gradient evenly.
     include_self  whether x's own element is one of them
     """
+    reduce = "mul" if reduce == "multiply" else reduce  # scatter's own name for it in PyTorch
     if reduce is not None and reduce not in _REDUCES:
         raise ArgumentError(
             f"scatter: reduce must be None or one of {', '.join(_REDUCES)}; got {reduce!r}"

@@ -325,10 +325,13 @@ def _path(terms: tuple[Term, ...], out: Term, sizes: tuple[tuple[str, int], ...]
         refuse(ArgumentError, "'k' of the result .* is in no operand", "ij->k", s.real(2, 2)),
     ),
 )
-def einsum(equation: str, *operands_: Tensor) -> Tensor:
+def einsum(equation: str, *operands_: Tensor | Sequence[Tensor]) -> Tensor:
     """The sum of products that the equation says, in Einstein's convention: "bij,bjk->bik". Letters
     that are not in the result are summed over, "..." stands for any axes, which broadcast. Several
-    operands are multiplied two at a time, in the cheapest order for few, a good one for many."""
+    operands, which may be one list, are multiplied two at a time, in the cheapest order for few, a
+    good one for many."""
+    if len(operands_) == 1 and isinstance(operands_[0], list | tuple):
+        operands_ = tuple(operands_[0])
     if not isinstance(equation, str):
         raise ArgumentError(f"einsum: the equation comes first, got {type(equation).__name__}")
     given = list(operands("einsum", *operands_)) if operands_ else []

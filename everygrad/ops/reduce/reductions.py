@@ -20,7 +20,7 @@ from everygrad.ops.elementwise.math import exp, log
 from everygrad.ops.python.creation import arange
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel, Reduction, check_kind
-from everygrad.ops.record.keywords import torch_call, unbiased, with_names
+from everygrad.ops.record.keywords import cast_first, torch_call, unbiased, with_names
 from everygrad.ops.record.spec import composite, refuse, register, same, sample
 from everygrad.ops.record.splits import other_axes
 from everygrad.ops.shape.joining import concat
@@ -108,6 +108,8 @@ def sum(
         return with_names(sum, names, x, axis, dtype, keepdims)
     if axis is dtype is None and keepdims is False and x._data.dtype in _SUMMED_AS_THEY_ARE:
         return apply(SUM, x, axes=tuple(range(len(x._data.shape))), keepdims=False)  # the commonest
+    if dtype is True or dtype is False:  # sum(x, dim, keepdim)
+        dtype, keepdims = None, dtype
     if dtype is None and x.dtype.itemsize < 8 and not x.dtype.is_differentiable:
         wide = dtypes.accumulator(x.dtype)
         of = lambda part: _reduce(SUM, part.astype(wide), axis, keepdims)  # noqa: E731
@@ -131,7 +133,7 @@ MEAN: Reduction = Reduction("mean", "add", kinds="float", mean=True, precision="
 def mean(x: Tensor, axis: Axis = None, keepdims: bool = False, **names: Any) -> Tensor:
     """The arithmetic mean along the axes, or of all elements."""
     if names:
-        return with_names(mean, names, x, axis, keepdims)
+        return with_names(mean, *cast_first(x, names), axis, keepdims)
     return _reduce(MEAN, x, axis, keepdims)
 
 
@@ -233,6 +235,8 @@ PROD: Kernel = Kernel("prod", _prod_portable, ("x",), precision="float32", split
 
 def prod(x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The product along the axes, or of all elements."""
+    if dtype is True or dtype is False:  # prod(x, dim, keepdim)
+        dtype, keepdims = None, dtype
     axes = tuple(sorted(shapes.reduction_axes(axis, len(x.shape), "prod")))
 
     def of(part: Tensor) -> Tensor:

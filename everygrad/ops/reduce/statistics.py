@@ -12,7 +12,7 @@ from everygrad.errors import ArgumentError, ShapeError
 from everygrad.ops.elementwise.basic import clamp, sqrt
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import check_kind
-from everygrad.ops.record.keywords import unbiased, with_names
+from everygrad.ops.record.keywords import with_names
 from everygrad.ops.record.spec import composite, refuse, sample
 from everygrad.ops.reduce.reductions import Axis, mean, std, var
 from everygrad.ops.shape.diagonals import diagonal
@@ -21,7 +21,7 @@ from everygrad.ops.shape.diagonals import diagonal
 def _pair(fn: Any) -> Any:
     """NumPy's mean beside another of its functions."""
 
-    def of(x: Any, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+    def of(x: Any, axis: Any = None, correction: float = 1.0, keepdims: bool = False) -> Any:
         found = fn(x, axis=axis, ddof=correction, keepdims=keepdims)
         return found, np.mean(x, axis=axis, keepdims=keepdims)
 
@@ -43,15 +43,14 @@ def _samples() -> Any:
 def var_mean(
     x: Tensor,
     axis: Axis = None,
-    correction: float = 0.0,
+    correction: float = 1.0,
     keepdims: bool = False,
     **names: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The variance and the mean along the axes: see `var`."""
+    """The variance and the mean along the axes. Only PyTorch has this: the sum of squares is
+    over n - 1, where that of `var`, as NumPy and the Array API have it, is over n."""
     if names:
-        pair: tuple[Tensor, Tensor] = with_names(
-            var_mean, unbiased(names, correction), x, axis, keepdims=keepdims
-        )
+        pair: tuple[Tensor, Tensor] = with_names(var_mean, names, x, axis, correction, keepdims)
         return pair
     axis = shapes.reduction_axes(axis, x.ndim, "var_mean")
     return var(x, axis, correction, keepdims), mean(x, axis, keepdims)
@@ -67,15 +66,14 @@ def var_mean(
 def std_mean(
     x: Tensor,
     axis: Axis = None,
-    correction: float = 0.0,
+    correction: float = 1.0,
     keepdims: bool = False,
     **names: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The standard deviation and the mean along the axes: see `std`."""
+    """The standard deviation and the mean along the axes. Only PyTorch has this: the sum of squares
+    is over n - 1, where that of `std`, as NumPy and the Array API have it, is over n."""
     if names:
-        pair: tuple[Tensor, Tensor] = with_names(
-            std_mean, unbiased(names, correction), x, axis, keepdims=keepdims
-        )
+        pair: tuple[Tensor, Tensor] = with_names(std_mean, names, x, axis, correction, keepdims)
         return pair
     axis = shapes.reduction_axes(axis, x.ndim, "std_mean")
     return std(x, axis, correction, keepdims), mean(x, axis, keepdims)

@@ -350,7 +350,11 @@ def pad(x: Tensor, widths: Any, mode: Any = "constant", value: Any = 0.0) -> Ten
     if any(a < 0 or b < 0 for a, b in pairs):  # cut off, after what is added
         if any(n + a + b < 0 for n, (a, b) in zip(x.shape, pairs, strict=True)):
             raise ArgumentError(f"pad: widths {pairs} cut off more than {x.shape} has")
-        wide: Tensor = pad(x, tuple((max(a, 0), max(b, 0)) for a, b in pairs), mode, value)
+        more = tuple((max(a, 0), max(b, 0)) for a, b in pairs)
+        if mode == "circular":  # what is left comes round
+            ends = zip(x.shape, pairs, strict=True)
+            return pad(x[tuple(slice(max(-a, 0), n + min(b, 0)) for n, (a, b) in ends)], more, mode)
+        wide: Tensor = pad(x, more, mode, value)
         ends = zip(wide.shape, pairs, strict=True)
         return wide[tuple(slice(max(-a, 0), n + min(b, 0)) for n, (a, b) in ends)]
     shape = tuple(n + a + b for n, (a, b) in zip(x.shape, pairs, strict=True))

@@ -317,11 +317,12 @@ register(
     ),
     refuses=(refuse(AxisError, "flip: axis 2 is out of range", s.real(2, 3), axis=2),),
 )
-def flip(x: Tensor, axis: Any = None, **names: Any) -> Tensor:
-    """The order of the elements reversed along the given axes, or along all."""
+def flip(x: Tensor, axis: Any = None, *more: int, **names: Any) -> Tensor:
+    """The order of the elements reversed along the given axes, a tuple or several numbers, or along
+    all."""
     if names:
         return with_names(flip, names, x, axis)
-    axes = shapes.axis_tuple(axis, x.ndim, "flip")
+    axes = shapes.axis_tuple((axis, *more) if more else axis, x.ndim, "flip")
     return take_slices(
         x, tuple((n - 1, n, -1) if i in axes else (0, n, 1) for i, n in enumerate(x.shape))
     )

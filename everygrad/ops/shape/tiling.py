@@ -116,9 +116,9 @@ def repeat_interleave(
     ),
     refuses=(refuse(ArgumentError, "tile: repetitions must not be negative", s.real(3), (-1,)),),
 )
-def tile(x: Tensor, repetitions: Sequence[int]) -> Tensor:
-    """x laid side by side, so many times along each axis."""
-    times = shapes.as_shape(repetitions, "tile")
+def tile(x: Tensor, repetitions: Sequence[int] | int, *more: int) -> Tensor:
+    """x laid side by side, so many times along each axis: a tuple or several numbers."""
+    times = shapes.as_shape((repetitions, *more) if more else repetitions, "tile")
     if min(times, default=0) < 0:
         raise ArgumentError(f"tile: repetitions must not be negative, got {times}")
     rank = max(x.ndim, len(times))

@@ -85,6 +85,8 @@ def _window(op: str, window: Tensor | None, n_fft: int, win_length: Any, like: T
         window = zeros((length,), dtype, like.device) + 1
     if window.shape != (length,):
         raise ShapeError(f"{op}: a window of {window.shape}, which must be ({length},)")
+    if window.dtype.is_complex:
+        raise DtypeError(f"{op}: a window is real, got {window.dtype}; take real() or abs() first")
     before = (n_fft - length) // 2
     return window.astype(dtype).pad(((before, n_fft - length - before),))
 
@@ -125,6 +127,7 @@ def _padding(count: int, pad: int, mode: str) -> Any:
         refuse(ShapeError, "stft: a signal of 3 elements is shorter than n_fft 8", s.real(3), 8,
                center=False),
         refuse(ArgumentError, "stft: pad_mode must be", s.real(9), 4, pad_mode="mirror"),
+        refuse(DtypeError, "stft: a window is real, got", s.real(9), 4, window=s.real(4) * 1j),
     ),
 )  # fmt: skip
 def stft(
