@@ -114,6 +114,15 @@ from everygrad.ops.aliases.indexing import (
     take_along_dim as take_along_dim,
 )
 from everygrad.ops.aliases.making import (
+    BoolTensor as BoolTensor,
+    ByteTensor as ByteTensor,
+    CharTensor as CharTensor,
+    DoubleTensor as DoubleTensor,
+    FloatTensor as FloatTensor,
+    HalfTensor as HalfTensor,
+    IntTensor as IntTensor,
+    LongTensor as LongTensor,
+    ShortTensor as ShortTensor,
     as_tensor as as_tensor,
     broadcast_tensors as broadcast_tensors,
     copy as copy,
@@ -160,10 +169,16 @@ from everygrad.ops.aliases.queries import (
     promote_types as promote_types,
 )
 from everygrad.ops.aliases.settings import (
+    Size as Size,
+    channels_last as channels_last,
+    channels_last_3d as channels_last_3d,
+    contiguous_format as contiguous_format,
     device as device,
     is_anomaly_enabled as is_anomaly_enabled,
     is_autocast_enabled as is_autocast_enabled,
     is_inference_mode_enabled as is_inference_mode_enabled,
+    preserve_format as preserve_format,
+    strided as strided,
     typename as typename,
     use_deterministic_algorithms as use_deterministic_algorithms,
 )
@@ -866,11 +881,11 @@ def dropout(
 def dstack(arrays: Sequence[Tensor] = ..., *, tensors: Sequence[Tensor] = ...) -> Tensor:
     """Tensors joined along the third axis, after `atleast_3d`."""
 
-def einsum(equation: str, *operands_: Tensor) -> Tensor:
+def einsum(equation: str, *operands_: Tensor | Sequence[Tensor]) -> Tensor:
     """The sum of products that the equation says, in Einstein's convention: "bij,bjk->bik".
     Letters that are not in the result are summed over, "..." stands for any axes, which
-    broadcast. Several operands are multiplied two at a time, in the cheapest order for few, a
-    good one for many.
+    broadcast. Several operands, which may be one list, are multiplied two at a time, in the
+    cheapest order for few, a good one for many.
     """
 
 def elu(x: Tensor, alpha: builtins.float = 1.0) -> Tensor:
@@ -909,8 +924,12 @@ def flatten(
 ) -> Tensor:
     """The axes from start_axis to end_axis made one."""
 
-def flip(x: Tensor, axis: Any = None, *, dim: Any = ..., dims: Any = ...) -> Tensor:
-    """The order of the elements reversed along the given axes, or along all."""
+def flip(
+    x: Tensor, axis: Any = None, *more: builtins.int, dim: Any = ..., dims: Any = ...
+) -> Tensor:
+    """The order of the elements reversed along the given axes, a tuple or several numbers, or
+    along all.
+    """
 
 def floor(x: _TensorLike) -> Tensor:
     """The next integer below. Integers stay what they are. The derivative is 0."""
@@ -1927,7 +1946,7 @@ def std(
 def std_mean(
     x: Tensor,
     axis: builtins.int | tuple[builtins.int, ...] | None = None,
-    correction: builtins.float = 0.0,
+    correction: builtins.float = 1.0,
     keepdims: builtins.bool = False,
     *,
     dim: builtins.int | tuple[builtins.int, ...] | None = ...,
@@ -1935,7 +1954,9 @@ def std_mean(
     keepdim: builtins.bool = ...,
     unbiased: builtins.float = ...,
 ) -> tuple[Tensor, Tensor]:
-    """The standard deviation and the mean along the axes: see `std`."""
+    """The standard deviation and the mean along the axes. Only PyTorch has this: the sum of
+    squares is over n - 1, where that of `std`, as NumPy and the Array API have it, is over n.
+    """
 
 def subtract(x: _TensorLike, y: _TensorLike, *, alpha: _TensorLike = 1) -> Tensor:
     """The difference x - y."""
@@ -2021,9 +2042,12 @@ def threshold(x: Tensor, threshold: builtins.float, value: builtins.float) -> Te
     """x where it is above the threshold (or NaN), the value elsewhere."""
 
 def tile(
-    x: Tensor, repetitions: Sequence[builtins.int] = ..., *, dims: Sequence[builtins.int] = ...
+    x: Tensor,
+    repetitions: Sequence[builtins.int] | builtins.int = ...,
+    *more: builtins.int,
+    dims: Sequence[builtins.int] | builtins.int = ...,
 ) -> Tensor:
-    """x laid side by side, so many times along each axis."""
+    """x laid side by side, so many times along each axis: a tuple or several numbers."""
 
 def to(
     x: Tensor,
@@ -2031,6 +2055,8 @@ def to(
     dtype: Any = None,
     non_blocking: builtins.bool = False,
     copy: builtins.bool = False,
+    *,
+    memory_format: Any = None,
 ) -> Tensor:
     """The same values on another device, or in another dtype, or both; or as another tensor has
     them. The name of a dtype in place of a device is taken for what it is.
@@ -2160,7 +2186,7 @@ def var(
 def var_mean(
     x: Tensor,
     axis: builtins.int | tuple[builtins.int, ...] | None = None,
-    correction: builtins.float = 0.0,
+    correction: builtins.float = 1.0,
     keepdims: builtins.bool = False,
     *,
     dim: builtins.int | tuple[builtins.int, ...] | None = ...,
@@ -2168,7 +2194,9 @@ def var_mean(
     keepdim: builtins.bool = ...,
     unbiased: builtins.float = ...,
 ) -> tuple[Tensor, Tensor]:
-    """The variance and the mean along the axes: see `var`."""
+    """The variance and the mean along the axes. Only PyTorch has this: the sum of squares is
+    over n - 1, where that of `var`, as NumPy and the Array API have it, is over n.
+    """
 
 def vecdot(
     x: Tensor,

@@ -46,6 +46,11 @@ class DType:
         return self.kind == "float"
 
     @property
+    def is_floating_point(self) -> bool:
+        """`is_float` in PyTorch's word."""
+        return self.kind == "float"
+
+    @property
     def is_complex(self) -> bool:
         return self.kind == "complex"
 

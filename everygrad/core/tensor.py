@@ -18,6 +18,7 @@ from everygrad.autograd.graph import Leaf, Node
 from everygrad.autograd.modes import in_inference_mode, transform_depth
 from everygrad.autograd.transform_scope import GRAD, STREAM, VALUE, inside, outlasts_cycles
 from everygrad.core.context import intercepted, tracing
+from everygrad.core.device_name import NAMES, device
 from everygrad.core.op import Op
 from everygrad.core.ownership import calibrated, refcount
 from everygrad.core.protocols import Layout
@@ -119,7 +120,9 @@ class Tensor:
     __slots__ = ("__weakref__", "_data", "_grad", "_node", "_source")
     _data: Any
     _node: Node | None
-    _source: Any  # of a view: (a weak reference to its source, the source's own _source); or None
+    # of a view: (a weak reference to its source, the source's own _source), and True behind these
+    # if it is the source's `data`; or None
+    _source: Any
 
     @property
     def shape(self) -> Shape:
@@ -141,9 +144,10 @@ class Tensor:
         return _new_size(shape) if found is None else found
 
     @property
-    def device(self) -> str:
-        """Where the value lives: "cpu", "cuda:0", "webgpu"."""
-        return getattr(self._data, "device", "cpu")
+    def device(self) -> device:
+        """Where the value lives: "cpu", "cuda:0", "webgpu"; a string that knows its type and
+        index."""
+        return NAMES[getattr(self._data, "device", "cpu")]
 
     @property
     def requires_grad(self) -> bool:
@@ -226,6 +230,29 @@ class Tensor:
         """The same value as a constant for every derivative; nothing is copied."""
         payload = shared(self)
         return view(wrap(payload.stopped() if isinstance(payload, Wrapped) else payload), self)
+
+    @property
+    def data(self) -> Tensor:
+        """The value alone, as `detach` gives it, but for writes: of a leaf they reach the tensor
+        itself, and no graph knows. Assigned to, it gives a leaf another value."""
+        out = self.detach()
+        if out is not self and out._source is not None:
+            out._source = (*out._source, True)
+        return out
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        if not isinstance(value, Tensor):
+            raise ArgumentError(f"data: takes a tensor, got {type(value).__name__}")
+        if not self.is_leaf:
+            raise GradientError("data: this tensor is the result of an op; detach() it first")
+        if self.requires_grad and not value.dtype.is_differentiable:
+            raise DtypeError(f"data: {value.dtype} has no derivatives; requires_grad_(False) first")
+        refuse_lost_write(self, "data", "write to that one: x[i] = v")
+        node, shape = stand_in(self)._node, self.shape
+        self.rebind(shared(value.detach()), node)
+        if node is not None and value.shape != shape:
+            self.rebind(stand_in(self)._data, Leaf(self, node.level))  # it knows the shape
 
     def retain_grad(self) -> None:
         """Keep this result's gradient in `.grad` too, as leaves do."""
@@ -343,6 +370,16 @@ def held_source(t: Tensor) -> Tensor | None:
             return source
         link = link[1]
     return None
+
+
+def data_owner(t: Tensor) -> Tensor | None:
+    """The leaf whose `data` this tensor is, to which a write goes; None if it is none's."""
+    if t._source is None or len(t._source) == 2:
+        return None
+    owner: Tensor | None = t._source[0]()
+    if owner is None or not owner.is_leaf or stand_in(owner)._data is not stand_in(t)._data:
+        return None  # `refuse_lost_write` has its say
+    return owner
 
 
 def refuse_lost_write(t: Tensor, op: str, cure: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from everygrad.autograd.graph import HookHandle, Node
+from everygrad.core.device_name import device
 from everygrad.core.op import Op
 from everygrad.core.protocols import Layout
 from everygrad.dtypes import DType
@@ -73,8 +74,10 @@ class Tensor:
     def size(self) -> Size:
         """The number of elements; `size()` is the shape, `size(dim)` one of it, as in PyTorch."""
     @property
-    def device(self) -> str:
-        """Where the value lives: "cpu", "cuda:0", "webgpu"."""
+    def device(self) -> device:
+        """Where the value lives: "cpu", "cuda:0", "webgpu"; a string that knows its type and
+        index.
+        """
     @property
     def requires_grad(self) -> builtins.bool:
         """Whether operations on this tensor are recorded for `backward`."""
@@ -94,6 +97,13 @@ class Tensor:
         """Give this name another value. The only place where a Tensor changes."""
     def detach(self) -> Tensor:
         """The same value as a constant for every derivative; nothing is copied."""
+    @property
+    def data(self) -> Tensor:
+        """The value alone, as `detach` gives it, but for writes: of a leaf they reach the tensor
+        itself, and no graph knows. Assigned to, it gives a leaf another value.
+        """
+    @data.setter
+    def data(self, value: Tensor) -> None: ...
     def retain_grad(self) -> None:
         """Keep this result's gradient in `.grad` too, as leaves do."""
     def __copy__(self) -> Tensor: ...
@@ -663,8 +673,12 @@ class Tensor:
         end_dim: builtins.int = ...,
     ) -> Tensor:
         """The axes from start_axis to end_axis made one."""
-    def flip(self, axis: Any = None, *, dim: Any = ..., dims: Any = ...) -> Tensor:
-        """The order of the elements reversed along the given axes, or along all."""
+    def flip(
+        self, axis: Any = None, *more: builtins.int, dim: Any = ..., dims: Any = ...
+    ) -> Tensor:
+        """The order of the elements reversed along the given axes, a tuple or several numbers,
+        or along all.
+        """
     def fliplr(self) -> Tensor:
         """The order along the second axis reversed."""
     def flipud(self) -> Tensor:
@@ -1705,15 +1719,20 @@ class Tensor:
     def threshold(self, threshold: builtins.float, value: builtins.float) -> Tensor:
         """x where it is above the threshold (or NaN), the value elsewhere."""
     def tile(
-        self, repetitions: Sequence[builtins.int] = ..., *, dims: Sequence[builtins.int] = ...
+        self,
+        repetitions: Sequence[builtins.int] | builtins.int = ...,
+        *more: builtins.int,
+        dims: Sequence[builtins.int] | builtins.int = ...,
     ) -> Tensor:
-        """x laid side by side, so many times along each axis."""
+        """x laid side by side, so many times along each axis: a tuple or several numbers."""
     def to(
         self,
         device: Any = None,
         dtype: Any = None,
         non_blocking: builtins.bool = False,
         copy: builtins.bool = False,
+        *,
+        memory_format: Any = None,
     ) -> Tensor:
         """The same values on another device, or in another dtype, or both; or as another tensor
         has them. The name of a dtype in place of a device is taken for what it is.
@@ -1906,6 +1925,9 @@ def view(out: Tensor, source: Tensor) -> Tensor:
 
 def held_source(t: Tensor) -> Tensor | None:
     """A tensor that `t` is a view of and that somebody still holds; None if there is none."""
+
+def data_owner(t: Tensor) -> Tensor | None:
+    """The leaf whose `data` this tensor is, to which a write goes; None if it is none's."""
 
 def refuse_lost_write(t: Tensor, op: str, cure: str) -> None:
     """Refuse to write to a view of a tensor that somebody still holds: it would not change."""

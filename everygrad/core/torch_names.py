@@ -139,7 +139,8 @@ OWN_FUNCTIONS = {
     "making": (
         *("as_tensor", "broadcast_tensors", "copy", "fill", "from_numpy", "frombuffer"),
         *("get_rng_state", "initial_seed", "randint_like", "randperm", "range", "scalar_tensor"),
-        *("seed", "set_rng_state"),
+        *("seed", "set_rng_state", "FloatTensor", "DoubleTensor", "HalfTensor", "BoolTensor"),
+        *("LongTensor", "IntTensor", "ShortTensor", "ByteTensor", "CharTensor"),
     ),
     "matrices": (*_OWN_BOTH["matrices"], "chain_matmul", "frobenius_norm", "nuclear_norm"),
     "queries": (*_OWN_BOTH["queries"], "get_default_dtype", "is_tensor", "promote_types"),
@@ -150,7 +151,8 @@ OWN_FUNCTIONS = {
     "statistics": (*_OWN_BOTH["statistics"], "cumulative_trapezoid", "gradient"),
     "settings": (
         *("device", "is_anomaly_enabled", "is_autocast_enabled", "is_inference_mode_enabled"),
-        *("typename", "use_deterministic_algorithms"),
+        *("typename", "use_deterministic_algorithms", "Size", "strided", "contiguous_format"),
+        *("preserve_format", "channels_last", "channels_last_3d"),
     ),
 }
 OWN_METHODS = {
@@ -184,11 +186,10 @@ _BOTH = {
 }
 FUNCTIONS = {
     **_BOTH,
-    "Size": "a tuple",
     "cond": "where(condition, x, y), or an if outside eg.jit",
     "eig": "linalg.eig",
     "from_file": "eg.asarray(np.memmap(path, dtype)), which reads what is asked for",
-    "func": "grad, vjp, jvp, vmap, hessian in everygrad itself",
+    "ao": "matmul in float16 or bfloat16: there are no quantised tensors",
     "random": "rand, randn, randint, normal, uniform in everygrad itself",
     "set_default_dtype": "dtype= where tensors are made, and module.to(dtype)",
     "set_default_device": "device= where tensors are made, and module.to(device)",
@@ -199,15 +200,12 @@ FUNCTIONS = {
     "while_loop": "a Python loop: inside eg.jit it is unrolled",
     "hub": "eg.load and load_state_dict: files are read, nothing is fetched",
     "multiprocessing": "Python's own: eg.data teaches it to hand over tensors by shared memory",
-    "utils": "eg.data for torch.utils.data, eg.checkpoint for torch.utils.checkpoint",
+    "onnx": "eg.io.save_onnx, and eg.io.load_onnx",
+    "profiler": "eg.tools.profile",
+    "quantization": "matmul in float16 or bfloat16: there are no quantised tensors",
+    "sparse": "dense tensors: there are no others",
+    "testing": "numpy.testing, which takes tensors",
     "version": "__version__",
-    **{
-        f"{kind}Tensor": f"tensor(data, dtype=eg.{dtype})"
-        for kind, dtype in (
-            *(("Float", "float32"), ("Double", "float64"), ("Half", "float16"), ("Bool", "bool")),
-            *(("Long", "int64"), ("Int", "int32"), ("Short", "int16"), ("Byte", "uint8")),
-        )
-    },
     **dict.fromkeys(
         (
             *("set_num_threads", "get_num_threads", "set_num_interop_threads"),
@@ -218,7 +216,6 @@ FUNCTIONS = {
 }
 METHODS = {
     **_BOTH,
-    "data": "detach(); and to give x another value, x[...] = v under no_grad()",
     "data_ptr": "nothing: memory has no place that programs may ask for",
     "grad_fn": "requires_grad and is_leaf; eg.tools draws the graph",
     "lstsq": "eg.linalg.lstsq(A, B)",
@@ -243,6 +240,8 @@ METHODS = {
 KEYWORDS: dict[str, tuple[str, ...]] = {
     "dim": ("axis", "axes"),
     "dims": ("axes", "axis", "repetitions"),
+    "in_dims": ("in_axes",),
+    "out_dims": ("out_axes",),
     "dim1": ("axis1",),
     "dim2": ("axis2",),
     "dimension": ("axis",),

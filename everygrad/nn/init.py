@@ -13,7 +13,7 @@ import numpy as np
 
 from everygrad.autograd.modes import no_grad
 from everygrad.core.scopes import Setting
-from everygrad.core.tensor import Tensor, refuse_lost_write
+from everygrad.core.tensor import Tensor, data_owner, refuse_lost_write
 from everygrad.core.torch_absent import missing
 from everygrad.errors import ArgumentError, GradientError, ShapeError
 from everygrad.ops.elementwise.basic import clamp, sign, where
@@ -60,6 +60,10 @@ def are_to_come() -> bool:
 def _fill(t: Tensor, new: Tensor, op: str) -> Tensor:
     if not t.is_leaf:
         raise GradientError(f"{op}: this tensor is the result of an op; fill a leaf, or detach()")
+    owner = data_owner(t)
+    if owner is not None:
+        t.rebind(_fill(owner, new, op)._data, None)
+        return t
     refuse_lost_write(t, op, "fill that one, and then write its part: x[i] = v")
     with no_grad():
         return assign(t, new, op)

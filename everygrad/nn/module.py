@@ -357,12 +357,23 @@ class Module:
         for p in self.parameters():
             p.grad = None if set_to_none or p.grad is None else zeros_like(p)
 
-    def to(self, device: Any = None, dtype: Any = None) -> Self:
+    def to(
+        self,
+        device: Any = None,
+        dtype: Any = None,
+        non_blocking: Any = False,
+        *,
+        memory_format: Any = None,
+    ) -> Self:
         """Move everything to a device, and floating-point tensors to a dtype; returns the module.
 
-        A dtype, or its name, may come first. Optimisers keep working: a parameter stays the same
-        object.
+        A dtype, or its name, may come first, and a tensor, to be where it is. Optimisers keep
+        working: a parameter stays the same object. The last two change nothing, as for tensors.
         """
+        if isinstance(device, Tensor):
+            device, dtype = device.device, dtype or device.dtype
+        if isinstance(dtype, bool):  # to(device, non_blocking)
+            dtype = None
         if dtypes.names_dtype(device) and dtype is None:
             device, dtype = None, device
         wanted = None if dtype is None else dtypes.as_dtype(dtype)

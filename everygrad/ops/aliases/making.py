@@ -20,6 +20,13 @@ def as_tensor(data: Any, dtype: Any = None, device: str | None = None) -> Tensor
     return creation.asarray(data, dtype=dtype, device=device)
 
 
+def Variable(  # noqa: N802  # PyTorch's name
+    data: Tensor, requires_grad: bool = False, volatile: bool = False
+) -> Tensor:
+    """PyTorch's oldest name of a tensor that asks for gradients: the value of `data`."""
+    return data.detach().requires_grad_() if requires_grad else data
+
+
 def from_numpy(ndarray: Any) -> Tensor:
     """A tensor on the memory of a NumPy array, which must not be written to afterwards."""
     if not isinstance(ndarray, np.ndarray):
@@ -46,6 +53,27 @@ def scalar_tensor(
 ) -> Tensor:
     """A 0-d tensor."""
     return creation.tensor(s, dtype or dtypes.DEFAULT_FLOAT, device, requires_grad)
+
+
+def _legacy(name: str, dtype: dtypes.DType) -> Any:
+    def make(*data: Any) -> Tensor:
+        sizes = all(isinstance(n, int) and not isinstance(n, bool) for n in data)
+        return creation.empty(data or (0,), dtype) if sizes else creation.tensor(*data, dtype=dtype)
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"Data as {dtype}: `tensor(data, dtype=eg.{dtype})`; of numbers, a shape."
+    return make
+
+
+FloatTensor = _legacy("FloatTensor", dtypes.float32)
+DoubleTensor = _legacy("DoubleTensor", dtypes.float64)
+HalfTensor = _legacy("HalfTensor", dtypes.float16)
+BoolTensor = _legacy("BoolTensor", dtypes.bool_)
+LongTensor = _legacy("LongTensor", dtypes.int64)
+IntTensor = _legacy("IntTensor", dtypes.int32)
+ShortTensor = _legacy("ShortTensor", dtypes.int16)
+CharTensor = _legacy("CharTensor", dtypes.int8)
+ByteTensor = _legacy("ByteTensor", dtypes.uint8)
 
 
 def _sizes(op: str, size: tuple[Any, ...]) -> shapes.Shape:

@@ -1,4 +1,4 @@
-"""What is in force, and devices, in PyTorch's spellings."""
+"""What is in force, devices, and what programs say of layouts, in PyTorch's spellings."""
 
 from __future__ import annotations
 
@@ -6,38 +6,16 @@ from typing import Any
 
 from everygrad.amp.policy import policy
 from everygrad.autograd.modes import anomaly_enabled, in_inference_mode
+from everygrad.core.device_name import device as device
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
 
-
-class device(str):  # noqa: N801  # PyTorch's name
-    """A device's name, with its kind and number: everything that takes a device takes a string.
-
-    >>> import everygrad as eg
-    >>> eg.device("cuda", 1), eg.device("cuda:1").type, eg.device("cpu") == "cpu"
-    (device('cuda:1'), 'cuda', True)
-    """
-
-    __slots__ = ()
-
-    def __new__(cls, type: str, index: int | None = None) -> device:
-        if not isinstance(type, str):
-            raise ArgumentError(f"device: takes a name such as 'cuda:0', got {type!r}")
-        return super().__new__(cls, type if index is None else f"{type}:{index}")
-
-    @property
-    def type(self) -> str:
-        """The kind of device: "cpu", "cuda", "webgpu"."""
-        return self.partition(":")[0]
-
-    @property
-    def index(self) -> Any:
-        """Which one of its kind; None where the name does not say."""
-        number = self.partition(":")[2]
-        return int(number) if number else None
-
-    def __repr__(self) -> str:
-        return f"device({str(self)!r})"
+# Shapes are tuples. Layouts are nothing that a program chooses: what takes one of these takes it
+# and does as without.
+Size = tuple
+strided = "strided"
+contiguous_format, preserve_format = "contiguous_format", "preserve_format"
+channels_last, channels_last_3d = "channels_last", "channels_last_3d"
 
 
 def is_autocast_enabled(device_type: str | None = None) -> bool:

@@ -131,16 +131,25 @@ def _named(device: Any) -> Any:
 
 
 def to(
-    x: Tensor, device: Any = None, dtype: Any = None, non_blocking: bool = False, copy: bool = False
+    x: Tensor,
+    device: Any = None,
+    dtype: Any = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+    *,
+    memory_format: Any = None,
 ) -> Tensor:
     """The same values on another device, or in another dtype, or both; or as another tensor has
     them. The name of a dtype in place of a device is taken for what it is.
 
-    `non_blocking` and `copy` change nothing: what is moved, or shared, cannot change meanwhile.
+    The last three change nothing: what is moved, or shared, cannot change meanwhile, and no op
+    asks for a layout.
     """
     for name, value in (("non_blocking", non_blocking), ("copy", copy)):
         if value is not False:
             shapes.as_bool(value, "to", name)
+    if isinstance(dtype, bool):  # to(device, non_blocking)
+        dtype = None
     if dtypes.names_dtype(device) and dtype is None:
         device, dtype = None, device
     elif isinstance(device, Tensor):

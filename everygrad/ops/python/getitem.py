@@ -11,11 +11,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad import dtypes
-from everygrad.autograd.modes import recording
+from everygrad.autograd.modes import no_grad, recording
 from everygrad.backends import base
 from everygrad.core import shapes
 from everygrad.core.shapes import Shape
-from everygrad.core.tensor import Tensor, Wrapped, refuse_lost_write, shared, view, wrap
+from everygrad.core.tensor import (
+    Tensor,
+    Wrapped,
+    data_owner,
+    refuse_lost_write,
+    shared,
+    view,
+    wrap,
+)
 from everygrad.dispatch import apply, as_tensor, operands
 from everygrad.errors import (
     ArgumentError,
@@ -373,6 +381,12 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
 
     Of a view it is refused while somebody holds what it is a view of: that would not change.
     """
+    owner = data_owner(self)
+    if owner is not None:
+        with no_grad():
+            setitem(owner, index, value)
+        self.rebind(shared(owner), None)
+        return
     refuse_lost_write(self, "setitem", _CURE)
     if recording() and self._node is not None and self._node.is_leaf:
         raise GradientError(

@@ -16,9 +16,9 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-from everygrad.autograd.modes import recording
+from everygrad.autograd.modes import no_grad, recording
 from everygrad.core.ownership import calibrated, refcount
-from everygrad.core.tensor import Tensor, refuse_lost_write
+from everygrad.core.tensor import Tensor, data_owner, refuse_lost_write, shared
 from everygrad.errors import DtypeError, GradientError, ShapeError
 from everygrad.ops.elementwise.basic import (
     add,
@@ -92,6 +92,13 @@ _TEMPORARY = calibrated(_temporary())
 def _inplace(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def method(self: Tensor, other: Any) -> Tensor:
         if self._source is not None:
+            owner = data_owner(self)
+            if owner is not None:
+                refuse_lost_write(owner, name, _CURE)
+                with no_grad():
+                    assign(owner, function(owner, other), name)
+                self.rebind(shared(owner), None)
+                return self
             frame = sys._getframe(1)
             if refcount(self) > _TEMPORARY or _goes_to_name(frame.f_code, frame.f_lasti):
                 refuse_lost_write(self, name, _CURE)
