@@ -84,11 +84,45 @@ HABITS = (
         "`x[0] = 0`",
         "a write to a view of a tensor that is still in use is refused",
     ),
-    ("`p.data`", "`p.detach()`; `p[...] = v` under `no_grad()`", ""),
+    (
+        "`p.data`",
+        "the same, for reading and writing",
+        "one that was taken earlier does not follow when p changes; writing to it is refused then",
+    ),
     (
         '`torch.device("cuda")`',
-        "a string, everywhere",
-        "`eg.device` makes one that has `.type` and `.index`",
+        "the same: a string that has `.type` and `.index`",
+        "`x.device` is one; a plain string serves everywhere",
+    ),
+    (
+        "`torch.sort(x)`",
+        "`eg.sort(x, dim=-1)`",
+        "without `dim` it is the Array API's, one tensor",
+    ),
+    (
+        "`torch.linalg.solve(A, b)` of a batch of vectors",
+        "`eg.linalg.solve(A, b[..., None])[..., 0]`",
+        "as in NumPy, only a b with one axis is a vector",
+    ),
+    (
+        "`torch.var_mean(x)`, `std_mean`",
+        "the same, divided by n - 1",
+        "only PyTorch has them, so they are PyTorch's",
+    ),
+    (
+        "`import torch.utils.data`, `torch.func`, `torch.cuda.amp`",
+        "`everygrad.utils.data`, `everygrad.func`, `everygrad.cuda.amp`",
+        "taught: `eg.data`, the functions of `eg` itself, `eg.amp`",
+    ),
+    (
+        "`torch.utils.tensorboard.SummaryWriter`",
+        "`everygrad.utils.tensorboard.SummaryWriter`",
+        "tensorboardX's, or PyTorch's, given our tensors",
+    ),
+    (
+        "`torch.backends.cudnn.benchmark = True`",
+        "the same",
+        "taken; kernels are chosen by measuring anyway",
     ),
     (
         "`backward(ctx, g)` of a `Function`",
@@ -134,8 +168,9 @@ Tensor has no 'zero_'; in place of PyTorch's zero_ use x[...] = 0
 everygrad has no 'cumsom'; the nearest are 'cumsum' and 'cummin'
 ```
 
-A nanoGPT with its training loop runs unchanged with `torch` standing for everygrad, a Llama with
-one line changed (`div_`): `tests/api/ports`.
+Scripts run with `torch` standing for everygrad: a nanoGPT with its training loop and a translator
+(packed LSTMs, attention, checkpoints) unchanged, a Llama with one line changed (`div_`), a ResNet
+with all that people put around one with three (`mul_`, `div_`, `sub_`): `tests/api/ports`.
 """
 
 

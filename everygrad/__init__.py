@@ -108,6 +108,7 @@ _PARTS = (
     *("cuda", "data", "distributed", "distributions", "fft", "io", "linalg", "models", "nn"),
     *("optim", "special", "tools", "training"),
 )
+_TORCH_PARTS = ("func", "utils")  # where PyTorch's programs look for what stands elsewhere here
 
 # What other libraries call things: it works, but is not what is taught.
 _ALIASES = {
@@ -140,7 +141,7 @@ def __getattr__(name: str) -> Any:
         value: Any = _REGISTRY[name].function
     elif name in _LATER:
         value = getattr(import_module(_LATER[name]), name)
-    elif name in _PARTS:
+    elif name in _PARTS or name in _TORCH_PARTS:
         value = import_module(f"everygrad.{name}")
     elif name in _SAME:
         value = _taught(_SAME[name])
@@ -168,4 +169,4 @@ def _taught(path: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *_ALIASES, "compile"]
+    return [*__all__, *_ALIASES, *_TORCH_PARTS, "compile"]

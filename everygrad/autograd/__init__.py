@@ -19,6 +19,8 @@ def __getattr__(name: str) -> Any:
         from everygrad.autograd.api import grad
 
         return grad
+    if name == "Variable":
+        return _import_module("everygrad.ops.aliases.making").Variable
     if name in _ELSEWHERE:
         return getattr(_import_module("everygrad"), name)
     raise _no_attribute("everygrad.autograd", name, ("grad", *_ELSEWHERE, *globals()))

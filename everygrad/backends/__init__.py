@@ -1,14 +1,16 @@
 """Devices: buffers and programs."""
 
+from importlib import import_module as _import_module
 from typing import Any
 
-# What PyTorch's programs set in `torch.backends`; devices of everygrad are not found here.
-_SWITCHES = dict.fromkeys(
-    ("cudnn", "cuda", "mps", "mkldnn", "openmp"),
-    "nothing: kernels are chosen by measuring; eg.set_matmul_precision is for TF32",
-)
+from everygrad.core.nearest import no_attribute as _no_attribute
+
+# What PyTorch's programs set, or ask for, in `torch.backends`.
+_SWITCHES = ("cuda", "cudnn", "mps")
 
 
 def __getattr__(name: str) -> Any:
-    cure = f"; in place of torch.backends use {_SWITCHES[name]}" if name in _SWITCHES else ""
-    raise AttributeError(f"everygrad.backends has no {name!r}{cure}")
+    if name in _SWITCHES:
+        return _import_module(f"everygrad.backends.{name}")
+    cure = f"; {name} is none of {', '.join(_SWITCHES)}: kernels are chosen by measuring"
+    raise _no_attribute("everygrad.backends", name, _SWITCHES, cure)

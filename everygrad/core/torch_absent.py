@@ -21,10 +21,10 @@ ABSENT: dict[str, dict[str, str]] = {
     "torch.nn": {
         "Container": "use Module, of which it is PyTorch's oldest name",
         "CrossMapLRN2d": "use LocalResponseNorm, which takes any number of places",
-        "DataParallel": "one process has one device; use a process for each device",
+        "DataParallel": "use eg.distributed.DataParallel: one process has one device",
         "LinearCrossEntropyOptions": "linear_cross_entropy needs no options here: leave them out",
         "NLLLoss2d": "use NLLLoss, which takes any number of places",
-        "SyncBatchNorm": "use BatchNorm1d, 2d or 3d; statistics are those of one process",
+        "SyncBatchNorm": "use eg.distributed.SyncBatchNorm, over the ranks of a mesh",
     },
     "torch.nn.functional": {
         **{

@@ -1,7 +1,12 @@
 """Neural networks: modules that hold parameters, in PyTorch's names."""
 
 from everygrad.core.torch_absent import missing
-from everygrad.nn import functional as functional, init as init, utils as utils
+from everygrad.nn import (
+    functional as functional,
+    init as init,
+    parallel as parallel,
+    utils as utils,
+)
 from everygrad.nn.activation import (
     CELU as CELU,
     ELU as ELU,

@@ -108,7 +108,7 @@ class TensorBoardLog(Log):
 
     def __init__(self, folder: Any) -> None:
         self.folder = Path(folder)
-        self._make = _summary_writer()
+        self._make = summary_writer("TensorBoardLog")
         self._writer: Any = None
         self._purge: int | None = None
 
@@ -128,8 +128,8 @@ class TensorBoardLog(Log):
             self._writer = None
 
 
-def _summary_writer() -> Any:
-    """A class with `add_scalar` and `close`, of a package that is installed."""
+def summary_writer(what: str) -> Any:
+    """A class with `add_scalar` and `close`, of a package that is installed, for what needs it."""
     try:
         return importlib.import_module("torch.utils.tensorboard").SummaryWriter
     except ImportError:  # no PyTorch, or no tensorboard beside it
@@ -139,6 +139,5 @@ def _summary_writer() -> Any:
     except ImportError:
         pass
     raise ImportError(
-        "TensorBoardLog: needs tensorboardX, or tensorboard beside PyTorch: "
-        "pip install tensorboardX"
+        f"{what}: needs tensorboardX, or tensorboard beside PyTorch: pip install tensorboardX"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,22 @@ EDITS: dict[str, dict[str, str]] = {
             "    probs_sort = probs_sort / probs_sort.sum(dim=-1, keepdim=True)"
         ),
     },
+    "seq2seq": {},
+    "images": {
+        "res.append(correct_k.mul_(100.0 / batch_size))": (
+            "res.append(correct_k.mul(100.0 / batch_size))"
+        ),
+        ".double().div_(255)": ".double().div(255)",
+        "    x.sub_(mean)": "    x = x.sub(mean)",
+    },
 }
+_PLACES = (
+    *("nn", "nn.functional", "nn.utils", "nn.utils.rnn", "optim", "optim.lr_scheduler"),
+    *("optim.swa_utils", "utils.data", "backends.cudnn", "cuda.amp"),
+)
 MODULES = {
     "torch": eg,
-    "torch.nn": eg.nn,
-    "torch.nn.functional": eg.nn.functional,
-    "torch.optim": eg.optim,
+    **{f"torch.{place}": import_module(f"everygrad.{place}") for place in _PLACES},
 }
 
 
@@ -64,7 +75,8 @@ def copied(theirs: Any, ours: Any) -> None:
 
 
 def test_few_edits() -> None:
-    assert {name: len(edits) for name, edits in EDITS.items()} == {"nanogpt": 0, "llama": 1}
+    counts = {name: len(edits) for name, edits in EDITS.items()}
+    assert counts == {"nanogpt": 0, "llama": 1, "seq2seq": 0, "images": 3}
 
 
 def test_nanogpt(tmp_path: Path) -> None:
@@ -114,3 +126,18 @@ def test_llama(tmp_path: Path) -> None:
     drawn = ours["generate"](models[0], prompts, 6)
     assert [row[:3] for row in drawn] == [[1, 2, 3], [4, 5, 6]]
     assert all(0 <= t < 31 for row in drawn for t in row)
+
+
+@pytest.mark.filterwarnings("ignore:.*:FutureWarning")  # PyTorch's of where `cuda.amp` went
+@pytest.mark.parametrize(("name", "model"), [("seq2seq", "Seq2Seq"), ("images", "ResNet")])
+def test_training_scripts(name: str, model: str, tmp_path: Path) -> None:
+    """Losses, rates, norms and scores of a whole script, with its checkpoint."""
+    programs = ported(name, tmp_path), original(name)
+    models = [program[model]() for program in programs]
+    copied(models[1], models[0])
+    found = [
+        program["train"](m, str(tmp_path / f"{i}.pt"))
+        for i, (program, m) in enumerate(zip(programs, models, strict=True))
+    ]
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-6, atol=1e-9)
+    assert len(found[0]) > 8

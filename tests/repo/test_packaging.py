@@ -57,6 +57,8 @@ MAY_LOAD_LATE = {
     "everygrad.autograd.api": "the thread pool loads with the first parallel pass",
     "everygrad.io": "eg.io.load_onnx and save_onnx lie above, in interop",
     "everygrad.interop.torch.calls": "PyTorch is optional, and imported at the first call",
+    "everygrad.backends": "torch.backends.cuda and the like, when they are asked for",
+    "everygrad.utils": "each part loads when it is asked for",
     "everygrad.backends.base": "a device's modules load when the device is first used",
     "everygrad.backends.cpu.lazy_native": "llvmlite loads with the first kernel",
     "everygrad.nn.module": "files load when weights are first asked of one",

@@ -25,6 +25,7 @@ from everygrad.core.tensor import Tensor, Wrapped, shared, wrap
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError, AxisError, ShapeError
 from everygrad.ops.record.families import Kernel, Movement
+from everygrad.ops.record.keywords import spelled
 from everygrad.ops.record.spec import NoRule
 
 
@@ -170,6 +171,7 @@ def _batch_size(leaves: list[Any], axes: list[Any]) -> int:
     return next(iter(sizes))
 
 
+@spelled
 def vmap(
     f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, randomness: str = "error"
 ) -> Callable[..., Any]:

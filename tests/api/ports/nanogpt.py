@@ -1,5 +1,5 @@
 """A small GPT with its training loop, written as PyTorch programs are: run under both libraries."""
-# ruff: noqa: C408, N806, RUF059
+# ruff: noqa: C408, N806
 
 import inspect
 import math
