@@ -20,6 +20,7 @@ from everygrad.autograd.transform_scope import inside
 from everygrad.core.context import intercepted, tracing
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, DtypeError
+from everygrad.nn.functions.forward_words import WORDS, in_our_words
 from everygrad.nn.functions.module_hooks import BackwardWatch, ModuleHooks
 from everygrad.nn.functions.module_state import LoadedKeys, StateFaults, entries_below, faults_of
 from everygrad.nn.parameter import Buffer, Parameter, UninitializedBuffer, UninitializedParameter
@@ -69,6 +70,8 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if intercepted() and (tracer := tracing.get()) is not None:
             tracer.met(self)
+        if kwargs and not WORDS.keys().isdisjoint(kwargs):
+            kwargs = in_our_words(type(self).forward, kwargs)
         if not self._hooked:
             return self.forward(*args, **kwargs)
         return self._call_with_hooks(args, kwargs)

@@ -1,5 +1,6 @@
 """What the modules and utilities of nn refuse, and the names of torch.nn that they lack."""
 
+import inspect
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import everygrad as eg
 from everygrad import nn
 from everygrad.core.torch_absent import ABSENT
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
+from everygrad.nn.functions.forward_words import in_our_words
 
 F = nn.functional
 
@@ -234,3 +236,47 @@ def test_missing_names_answer_with_the_nearest() -> None:
     ):  # fmt: skip
         with pytest.raises(AttributeError, match=f"{name}.*nearest.*{near}"):
             getattr(module, name)
+
+
+def forwards() -> list[str]:
+    """The modules whose forward function is the same in both libraries but for names."""
+    both = (n for n in torch_names("torch.nn") if isinstance(getattr(torch.nn, n), type))
+    layers = [n for n in both if issubclass(getattr(torch.nn, n), torch.nn.Module)]
+    others = ("RNNBase", "RNNCellBase", "Container")
+    return [n for n in layers if hasattr(nn, n) and n not in others]
+
+
+@pytest.mark.parametrize("name", forwards())
+def test_forward_takes_pytorchs_words(name: str) -> None:
+    def named(cls: Any) -> list[str]:
+        found = inspect.signature(cls.forward).parameters.values()
+        return [p.name for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)][1:]
+
+    theirs, own = named(getattr(torch.nn, name)), named(getattr(nn, name))
+    assert set(in_our_words(getattr(nn, name).forward, dict.fromkeys(theirs))) <= set(own)
+
+
+def test_modules_called_by_pytorchs_words() -> None:
+    x, labels = eg.randn(3, 4), eg.tensor([0, 1, 2])
+    for module, places, words in (
+        (nn.CrossEntropyLoss(), (x, labels), {"input": x, "target": labels}),
+        (nn.Linear(4, 2), (x,), {"input": x}),
+        (nn.Bilinear(4, 4, 2), (x, x), {"input1": x, "input2": x}),
+        (nn.Sequential(nn.Linear(4, 2), nn.Tanh()), (x,), {"input": x}),
+        (nn.Embedding(4, 2), (labels,), {"input": labels}),
+    ):
+        want = module(*places).tolist()
+        assert module(**words).tolist() == want
+        assert eg.allclose(eg.jit(module)(**words), eg.tensor(want), rtol=1e-5)
+        module.register_forward_hook(lambda module, args, out: out)
+        assert module(**words).tolist() == want
+
+    class Own(nn.Module):
+        def forward(self, q: Any, **others: Any) -> Any:
+            return others
+
+    assert Own()(1, input=2) == {"input": 2}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'inputt'"):
+        nn.Linear(4, 2)(inputt=x)
+    with pytest.raises(TypeError, match="multiple values for argument 'x'"):
+        nn.Linear(4, 2)(x, input=x)
