@@ -185,6 +185,23 @@ def test_what_backward_does_not_read_is_not_computed(monkeypatch):
     assert sum(bool(HANDLERS[name].unread) for name in names if name in HANDLERS) == 2
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_loss_over_classes_saves_its_scores_alone(monkeypatch, weighted):
+    """Its logarithms of probabilities are computed again from the scores and two numbers a row;
+    under autocast the scores are halves, and those would be saved in float32."""
+    weight = torch.rand(40) + 0.5 if weighted else None
+
+    def loss(x, w):
+        scores = (x.bfloat16() @ w.bfloat16()).float()
+        return torch.nn.functional.cross_entropy(scores, torch.arange(6), weight)
+
+    given = [torch.randn(6, 8, requires_grad=True), torch.randn(8, 40, requires_grad=True)]
+    forward, _ = _training_graphs(monkeypatch, loss, *given)
+    saved = [n.meta["val"] for n in next(iter(reversed(forward.graph.nodes))).args[0]]
+    large = [t for t in saved if tuple(t.shape) == (6, 40)]
+    assert [t.dtype for t in large] == [torch.bfloat16]
+
+
 class _Small(torch.nn.Module):
     """What language and image models are made of, dropout included."""
 

@@ -105,12 +105,39 @@ def _checked(options: Mapping[str, Any] | None, mode: str | None) -> dict[str, A
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """How ops are taken apart: the core ATen table, without what is known here whole."""
-    table = {**_core_decompositions(), **_OWN}
-    return {op: rule for op, rule in table.items() if overload(op) not in HANDLERS}
+    known = {op: r for op, r in _core_decompositions().items() if overload(op) not in HANDLERS}
+    return {**known, **_OWN}
+
+
+def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
+    """Taken apart, as is its backward, so that elements are computed again there from the scores
+    and two numbers a row: as one op, the result of a loss over many classes would be saved, and in
+    float32, which is twice as large as the scores under autocast."""
+    dtype = torch.float32 if half_to_float else x.dtype
+    x = _wide(x)
+    if not x.numel():
+        return x.to(dtype)
+    below = x - x.amax(dim, keepdim=True)
+    return (below - below.exp().sum(dim, keepdim=True).log()).to(dtype)
+
+
+def _log_softmax_backward(
+    g: torch.Tensor, out: torch.Tensor, dim: int, dtype: torch.dtype
+) -> torch.Tensor:
+    g, out = _wide(g), _wide(out)
+    return (g - out.exp() * g.sum(dim, keepdim=True)).to(dtype)
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 # What PyTorch's own rules leave over
-_OWN: dict[Any, Callable[..., Any]] = {torch.ops.prims.fma.default: lambda x, y, z: x * y + z}
+_OWN: dict[Any, Callable[..., Any]] = {
+    torch.ops.prims.fma.default: lambda x, y, z: x * y + z,
+    torch.ops.aten._log_softmax.default: _log_softmax,
+    torch.ops.aten._log_softmax_backward_data.default: _log_softmax_backward,
+}
 
 
 def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
@@ -118,12 +145,21 @@ def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
     are given but do not read here is not saved, nor computed: the logarithms of attention's sums
     would be a product of all queries and keys, and places of maxima a second pooling."""
     support = Support(device_of(joint))
+    without_detached(joint)
     for node in list(joint.graph.nodes):
         handler = HANDLERS.get(overload(node.target)) if node.op == "call_function" else None
         if handler is not None and handler.unread and support.why_not(node) is None:
             leave_unread(node, handler.unread)
     joint.recompile()
     return _partition(joint, inputs, **options)
+
+
+def without_detached(joint: GraphModule) -> None:
+    """A joint graph holds gradients as values, so that detaching means nothing inside. PyTorch's
+    rule takes it for work that is not done twice, and would save its result."""
+    for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
+        source = node.args[0]
+        node.replace_all_uses_with(source, lambda user: user.op != "output")
 
 
 def leave_unread(node: Node, places: Sequence[int]) -> None:

@@ -179,7 +179,7 @@ def nll_loss(
     return (lost.sum() / total if reduction == 1 else lost.sum()), total
 
 
-@aten("nll_loss_backward.default", "nll_loss2d_backward.default")
+@aten("nll_loss_backward.default", "nll_loss2d_backward.default", unread=(1,))
 def nll_loss_backward(
     g: Tensor,
     x: Tensor,
