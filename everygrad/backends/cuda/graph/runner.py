@@ -9,7 +9,7 @@ so that what the user holds is never overwritten; donated inputs are updated in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from itertools import accumulate
 from operator import call, itemgetter
@@ -126,7 +126,7 @@ class Runner:
         self.changed = {i for i in self.static if i in self.plan.donations}
         outputs = self.put_outputs(given)
         if not self.tuned:
-            self.tune()
+            self.tune(outputs.keys())
         small = None
         if not self.tiny.keys() <= given.keys() | outputs.keys():
             small = self.gpu.memory.take(self.tiny_bytes)
@@ -161,9 +161,9 @@ class Runner:
         if small is not None:
             self.copy(small.ptr, self.memory[1].ptr, self.tiny_bytes)
 
-    def tune(self) -> None:
+    def tune(self, new: Set[int]) -> None:
         """Find the fastest algorithm for each product that writes into the arena, before the arena
-        holds anything."""
+        holds anything, or into a result with `new` memory, by slot."""
         self.tuned = True
         driver = self.gpu.driver
         timer = partial(timed, driver)
@@ -172,7 +172,7 @@ class Runner:
             if not isinstance(product, GemmPlan) or product.tuned:
                 continue
             out = {p.slot for p in step.relocations if p.at == _TARGET}
-            if out <= self.plan.offsets.keys():
+            if out <= self.plan.offsets.keys() | new:
                 driver.enter()
                 _, *arguments = step.filled(self.addresses)
                 driver.lt.tune(product, driver.name, timer, *arguments)
