@@ -263,7 +263,70 @@ def test_results_hold_nothing_that_is_not_asked_for(
         return inner, pull(nn.functional.linear(g, w))[0] @ w
 
     x, w = given[:2]
-    assert not ended(changed(graph_of(with_inner, x, w, x)))
+    # the product's result is in memory for two kernels; a product reads it as its aux
+    assert ended(changed(graph_of(with_inner, x, w, x))) == ["dgelu"]
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_forward_and_backward_in_graphs_of_their_own(flat: bool, host: Host) -> None:
+    """As torch.compile cuts them: forward returns gelu's input and its result, backward is given
+    the input. PyTorch's products are of matrices, with views around them (`flat`)."""
+    x, w, b, v, _ = operands((2, 3, 8, 16))
+    shape = (2, 3, 16)
+
+    def product(x: Any, y: Any, shape: Any) -> Any:
+        return (x.reshape(6, -1) @ y).reshape(shape) if flat else x @ y
+
+    def forward(x: Any, w: Any, b: Any) -> Any:
+        before = x.reshape(6, 8) @ w.T + b if flat else nn.functional.linear(x, w, b)
+        return before, ACTIVATIONS["gelu"](before.reshape(shape))
+
+    def backward(g: Any, v: Any, before: Any, w: Any) -> Any:
+        _, pull = eg.vjp(ACTIVATIONS["gelu"], before.reshape(shape))
+        d = pull(product(g, v, shape))[0]
+        return product(d, w, (2, 3, 8)), d.reshape(6, 16).T @ x.reshape(6, 8)
+
+    graph = graph_of(forward, x, w, b)
+    made = changed(graph)
+    assert ended(made) == ["gelu_aux_bias"]
+    same_values(graph, made, [x, w, b])
+    saved = rand(*((6, 16) if flat else shape), seed=8)
+    given = [rand(2, 3, 4, seed=9), v, saved, w]
+    graph = graph_of(backward, *given)
+    made = changed(graph)
+    assert ended(made) == ["dgelu"]
+    same_values(graph, made, given)
+
+
+def test_an_input_of_gelu_that_no_product_reads_as_it_is(host: Host) -> None:
+    """Rows that are padded, a part of wider rows, and what a kernel computes on the way."""
+    g, v, w = rand(6, 4, seed=9), rand(4, 16, seed=3), rand(16, 8)
+
+    def backward(g: Any, v: Any, before: Any, w: Any, change: Any = lambda x: x) -> Any:
+        _, pull = eg.vjp(ACTIVATIONS["gelu"], change(before))
+        return pull(g @ v)[0] @ w
+
+    def sliced(g: Any, v: Any, before: Any, w: Any) -> Any:
+        return backward(g, v, before, w, lambda x: x[:, 16:])
+
+    def computed(g: Any, v: Any, before: Any, w: Any) -> Any:
+        return backward(g, v, before, w, eg.exp)
+
+    odd = [g, rand(4, 15, seed=3), rand(6, 15, seed=8), rand(15, 8)]
+    for fn, given in (
+        (backward, odd),
+        (sliced, [g, v, rand(6, 32, seed=8), w]),
+        (computed, [g, v, rand(6, 16, seed=8), w]),
+    ):
+        graph = graph_of(fn, *given)
+        assert not ended(changed(graph))
+    x, w, b = operands((5, 3, 7))[:3]  # rows of its aux would be padded
+    graph = graph_of(lambda x, w, b: two_results(x @ w.T + b), x, w, b)
+    assert not any("gelu" in e for e in ended(changed(graph)))
+
+
+def two_results(before: Any) -> Any:
+    return before, ACTIVATIONS["gelu"](before)
 
 
 def test_what_has_no_algorithm_stays(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

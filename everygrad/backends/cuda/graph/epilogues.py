@@ -7,7 +7,8 @@ need not be moved outweigh the cost of the epilogue (`COSTS`), and if cuBLASLt h
 
     relu(x @ w + b)                        relu_bias
     gelu_tanh(x @ w + b)                   gelu_bias, or gelu_aux_bias where backward follows
-    gelu_tanh.d0(g @ v, input), its sum    dgelu, or dgelu_bgrad
+    gelu_tanh.d0(g @ v, input), its sum    dgelu, or dgelu_bgrad; the input is an aux of this
+                                           graph, or a matrix in memory that another one saved
     x @ w + b, for a kernel to read        bias
     g^T @ x, and the sum of g              bgrad_a; x^T @ g and the sum of g: bgrad_b
 
@@ -22,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from everygrad.backends.cuda.driver.cublaslt import BIAS_ALIGNMENT
+from everygrad.backends.cuda.driver.cublaslt import BIAS_ALIGNMENT, aux_step
 from everygrad.backends.cuda.gemm.matmul import (
     WITH_EPILOGUES,
     MatrixOperand,
@@ -95,6 +96,7 @@ class GemmEpilogue(NamedTuple):
     aux_of: Value | None = None  # the value whose product stored the aux that this one reads
     before: Value | None = None  # gelu's input, which is stored as aux
     sums: Value | None = None
+    saved: Value | None = None  # the aux that this one reads, where it is a matrix in memory
 
 
 class Candidate(NamedTuple):
@@ -122,6 +124,9 @@ class EpilogueFinder:
         for v in self.live:
             if v.facts.epilogue in _ACTIVATIONS:
                 self.activation(v)
+        for v in self.live:
+            if v not in self.found and _is_derivative(v):
+                self.derivative_of_saved(v)
         for v in self.live:
             if v.facts.intrinsic() == "add":
                 self.bias(v)
@@ -153,9 +158,17 @@ class EpilogueFinder:
         """Whether v is stored in memory however values are fused."""
         return self.is_output(v) or any(not fusable(u) for u in self.readers(v))
 
+    def shaped_users(self, v: Value) -> Iterator[Value]:
+        """What reads v as it is or in another shape."""
+        for u in self.users.get(v, []):
+            if u.move is Move.RESHAPE:
+                yield from self.shaped_users(u)
+            else:
+                yield u
+
     def is_read_by(self, v: Value, *known: Value) -> bool:
         """Whether nothing else reads v."""
-        return v not in self.outputs and {*self.users.get(v, [])} <= {*known}
+        return not self.is_output(v) and {*self.shaped_users(v)} <= {*known}
 
     # --- products --------------------------------------------------------------------------------
 
@@ -201,22 +214,34 @@ class EpilogueFinder:
 
     def activation(self, v: Value) -> None:
         """relu or gelu of a product, and derivatives that read its aux."""
-        (before,) = v.args
+        (given,) = v.args
+        before = _unshaped(given)
         epilogue = v.facts.epilogue
         found = self.with_bias(before)
         derivatives = [
             u
-            for u in self.users[before]
-            if epilogue in _WITH_AUX and u.facts.derivative_of is v.op and u.args[0] is not before
+            for u in self.users[given]
+            if epilogue in _WITH_AUX and u.facts.derivative_of is v.op and u.args[0] is not given
         ]
-        sole_reader = self.is_read_by(before, v, *derivatives)
-        if found is None or not sole_reader or not self.is_stored(v) or v.dtype is not before.dtype:
+        if found is None or not self.is_stored(v) or v.dtype is not before.dtype:
             return
         product, bias = found
         fused = GemmEpilogue(product, epilogue if bias is None else f"{epilogue}_bias", bias)
-        best = self.with_aux(v, fused, derivatives) if derivatives else self.plain(v, fused)
+        best = _NEVER
+        if self.is_read_by(before, v, *derivatives):
+            best = self.with_aux(v, fused, derivatives) if derivatives else self.plain(v, fused)
+        elif epilogue in _WITH_AUX and self.is_output(before) and self.is_output(v):
+            best = self.with_aux_returned(v, fused)
         if best.cost < 0:
             self.accept(best)
+
+    def with_aux_returned(self, v: Value, fused: GemmEpilogue) -> Candidate:
+        """The same, where both are returned: a forward pass whose backward is another graph."""
+        name = "gelu_aux" if fused.bias is None else "gelu_aux_bias"
+        if results(name, *_rows(v), v.dtype).aux.size != v.size:
+            return _NEVER
+        before = _unshaped(v.args[0])
+        return self.plain(v, fused._replace(epilogue=name, before=before))
 
     def plain(self, v: Value, fused: GemmEpilogue) -> Candidate:
         """Replace a kernel that reads the product and writes v."""
@@ -228,7 +253,7 @@ class EpilogueFinder:
         """The same, with derivatives that read the aux. A kernel that computes a derivative can
         read it too, if its rows are not padded."""
         name = "gelu_aux" if fused.bias is None else "gelu_aux_bias"
-        (before,) = v.args
+        before = _unshaped(v.args[0])
         chosen = [o for o in (self.derivative(d, v) for d in derivatives) if o.cost < 0]
         as_input = results(name, *_rows(v), v.dtype).aux.size == v.size
         all_served = len(chosen) == len(derivatives) or (chosen and as_input)
@@ -241,18 +266,35 @@ class EpilogueFinder:
         return Candidate(cost, epilogues)
 
     def derivative(self, d: Value, v: Value) -> Candidate:
-        """Replace a kernel that reads a product's result and gelu's input, and writes d. Sums of d
-        cost nothing there."""
-        g = d.args[0]
+        """Replace a kernel that reads a product's result and gelu's input, and writes d."""
+        alike = v.shape == d.shape and d.dtype is v.dtype
+        return self.by_product(d, aux_of=v) if alike else _NEVER
+
+    def derivative_of_saved(self, d: Value) -> None:
+        """The same, where gelu's input is a matrix in memory: its forward pass is another graph."""
+        saved = _unshaped(d.args[1])
+        operand = _operand(saved, _rows(saved))
+        step = aux_step("dgelu", d.shape[-1]) if d.shape else 0
+        if operand is None or operand.strides != (step, 1) or operand.address % BIAS_ALIGNMENT:
+            return
+        base = view_of(saved).base
+        if saved.dtype is d.dtype and saved.size == d.size and not fusable(base):
+            candidate = self.by_product(d, saved=saved)
+            if candidate.cost < 0:
+                self.accept(candidate)
+
+    def by_product(self, d: Value, **aux: Value) -> Candidate:
+        """d by the epilogue of the product that is its gradient. Sums of d cost nothing there."""
+        g = _unshaped(d.args[0])
         p = self.product(g)
-        alike = g.shape == v.shape == d.shape and g.dtype is d.dtype is v.dtype
+        alike = _rows(g) == _rows(d) and g.dtype is d.dtype
         if p is None or not alike or not self.is_read_by(g, d) or not self.is_stored(d):
             return _NEVER
-        sums = [u for u in self.users[d] if u.facts.is_sum and _sums_rows(u)]
+        sums = [u for u in self.shaped_users(d) if u.facts.is_sum and _sums_rows(u)]
         apart = _cost("dgelu", d) + sum(self.cost_of_sums(s) for s in sums)
-        candidates = [Candidate(apart, {d: GemmEpilogue(p, "dgelu", aux_of=v)})]
+        candidates = [Candidate(apart, {d: GemmEpilogue(p, "dgelu", **aux)})]
         for s in sums if self.may_hold(sums, d) else ():
-            fused = GemmEpilogue(p, "dgelu_bgrad", aux_of=v, sums=s)
+            fused = GemmEpilogue(p, "dgelu_bgrad", sums=s, **aux)
             candidates.append(Candidate(_cost("dgelu_bgrad", d), {d: fused}))
         candidates = [o for o in candidates if self.serves(p, o.epilogues[d].epilogue)]
         cost, epilogues = min(candidates, key=lambda candidate: candidate.cost, default=_NEVER)
@@ -318,6 +360,18 @@ _NEVER = Candidate(inf, {})
 def _rows(v: Value) -> tuple[int, int]:
     """The shape of v as a matrix: all axes but the last are its rows."""
     return size_of(v.shape[:-1]), v.shape[-1]
+
+
+def _unshaped(v: Value) -> Value:
+    """What a value is before it is given other shapes."""
+    while v.move is Move.RESHAPE:
+        (v,) = v.args
+    return v
+
+
+def _is_derivative(v: Value) -> bool:
+    """Whether v is g times the derivative of an activation whose aux a product can read."""
+    return getattr(v.facts.derivative_of, "epilogue", None) in _WITH_AUX and len(v.args) == 2
 
 
 def _sums_rows(s: Value) -> bool:
@@ -408,11 +462,12 @@ class EpilogueBuilder(Rewriter):
     def call(self, v: Value) -> Value:
         """The product whose epilogue computes v."""
         if v not in self.calls:
-            p, epilogue, bias, aux_of = self.epilogues[v][:4]
+            p, epilogue, bias, aux_of, _, _, saved = self.epilogues[v]
             x, y = self.shaped(self.get(p.x), p.left.shape), self.get(p.y)
             args = [x, self.graph.call(_PERMUTE, [y], {"axes": (1, 0)}) if p.transposed else y]
             args += [] if bias is None else [self.get(bias)]
             args += [] if aux_of is None else [self.result(aux_of, "aux")]
+            args += [] if saved is None else [self.get(saved)]
             params = {"epilogue": epilogue}
             self.calls[v] = self.graph.call(MATMUL_EPILOGUE, args, params, v.where, v.generation)
         return self.calls[v]
@@ -433,7 +488,15 @@ class EpilogueBuilder(Rewriter):
 def _between(v: Value, fused: GemmEpilogue) -> set[Value]:
     """The values between a product and the last value of its epilogue."""
     product = fused.product.value
-    return {a for a in v.args if a is not product and product in a.args and a.kind == "elementwise"}
+    found: set[Value] = set()
+    for a in v.args:
+        source = _unshaped(a)
+        if source is product or (source.kind == "elementwise" and product in source.args):
+            found.add(source)
+            while a is not source:
+                found.add(a)
+                (a,) = a.args
+    return found - {product}
 
 
 def with_epilogues(dev: Cuda, graph: Graph) -> Graph:
