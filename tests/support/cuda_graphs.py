@@ -11,7 +11,7 @@ import numpy as np
 import everygrad as eg
 from everygrad.backends import base
 from everygrad.backends.cuda.graph import layouts, rewriting
-from everygrad.backends.cuda.graph.rewriting import SAVED, SAVED_GRADS
+from everygrad.backends.cuda.graph.rewriting import PACKED_GRADS, SAVED, SAVED_GRADS
 from everygrad.compiler.groups import Group, Load, Number, used_outside
 from everygrad.compiler.ir import Graph, Value
 from everygrad.compiler.views import view_of
@@ -39,6 +39,10 @@ def saved(q: Any, k: Any, v: Any, *mask: Any, **params: Any) -> Any:
 
 def kept_grads(g: Any, q: Any, k: Any, v: Any, flat: Any, *mask: Any, **params: Any) -> Any:
     assert flat.size >= q.size
+    return packed_grads(g, q, k, v, *mask, **params)
+
+
+def packed_grads(g: Any, q: Any, k: Any, v: Any, *mask: Any, **params: Any) -> Any:
     name = "attention_masked_grads" if mask else "attention_grads"
     parts = cpu_run(REGISTRY[name], [g, q, k, v, *mask], params).reshape(3, *q.shape)
     return np.transpose(parts, (1, 3, 0, 2, 4))
@@ -49,6 +53,8 @@ def compute(v: Value, args: Sequence[Any]) -> Any:
         return saved(*args, **v.params)
     if v.op is SAVED_GRADS:
         return kept_grads(*args, **v.params)
+    if v.op is PACKED_GRADS:
+        return packed_grads(*args, **v.params)
     if v.op in _LAST:
         given = [np.transpose(a, (0, 3, 1, 2)) for a in args]
         return np.transpose(cpu_run(REGISTRY[_LAST[v.op]], given, v.params), (0, 2, 3, 1))

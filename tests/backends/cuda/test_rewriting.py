@@ -81,14 +81,34 @@ def test_masked_attention_too() -> None:
     agree(outputs(made, given), outputs(graph, given))
 
 
-def test_a_derivative_without_its_forward_stays_what_it_is() -> None:
-    def fn(g: Any, q: Any) -> Any:
-        flat = REGISTRY["attention_grads"].function(g, q, q, q, 0.5, True)
-        return flat[: q.size].reshape(q.shape).permute_dims((0, 2, 1, 3))
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_derivative_without_its_forward_is_interleaved(
+    order: tuple[int, ...], masked: bool
+) -> None:
+    """As torch.compile cuts graphs: q, k and v are given, of one product as before."""
 
-    q = rand(1, 2, 4, 4)
-    graph = graph_of(fn, q, q)
-    assert "attention_grads" in names(rewritten(graph))
+    def fn(g: Any, product: Any, mask: Any) -> Any:
+        parts = product.split(HEADS * WIDTH, axis=-1)
+        shape = (BATCH, TOKENS, HEADS, WIDTH)
+        given = [parts[i].reshape(shape).permute_dims((0, 2, 1, 3)) for i in order]
+        more = {"attn_mask": mask} if masked else {"is_causal": True}
+        _, pull = eg.vjp(lambda *qkv: nn.functional.scaled_dot_product_attention(*qkv, **more),
+                         *given)  # fmt: skip
+        found = [d.permute_dims((0, 2, 1, 3)).reshape(BATCH, TOKENS, -1) for d in pull(g)]
+        return eg.concat([found[order.index(i)] for i in range(3)], axis=-1)
+
+    given = [
+        rand(BATCH, HEADS, TOKENS, WIDTH),
+        rand(BATCH, TOKENS, 3 * HEADS * WIDTH, seed=1),
+        rand(1, 1, TOKENS, TOKENS, seed=2),
+    ]
+    graph = graph_of(fn, *given)
+    made = rewritten(graph)
+    found = names(made)
+    assert "attention_packed_grads" in found
+    assert ("concat" in found) is (order != (0, 1, 2))
+    agree(outputs(made, given), outputs(graph, given))
 
 
 def test_derivatives_used_in_another_way_stay_flat() -> None:

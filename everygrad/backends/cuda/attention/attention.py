@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from everygrad import dtypes
@@ -137,25 +138,17 @@ class _AttentionCall:
 
     def backward(self, g: CudaArray) -> CudaArray:
         """The derivatives by q, k and v, concatenated."""
-        p, capability = self.problem, self.dev.gpu.driver.capability
         counts = [size_of(a.shape) for a in (self.q, self.k, self.v)]
         flat: CudaArray = self.dev.empty((sum(counts),), self.dtype)
         parts, start = [], 0
         for a, count in zip((self.q, self.k, self.v), counts, strict=True):
             parts.append(CudaArray(a.device, a.shape, a.dtype, flat.storage, start))
             start += count
-        lse, delta = self.statistics(p.lse_size), self.statistics(p.delta_size)
-        given = _operand(g)
-        self.launch(flash.statistics(p, capability, self.inputs, given, lse.ptr, delta.ptr))
-        dq, dk, dv = (_operand(a) for a in parts)
-        self.launch(
-            flash.backward(p, capability, self.inputs, given, lse.ptr, delta.ptr, dq, dk, dv)
-        )
+        self.derivatives(_operand(g), *self.computed(g), parts)
         return flat
 
-    def backward_saved(self, g: CudaArray, flat: CudaArray) -> CudaArray:
-        """The derivatives interleaved, from what a forward saved."""
-        p, capability = self.problem, self.dev.gpu.driver.capability
+    def backward_packed(self, g: CudaArray, flat: CudaArray | None = None) -> CudaArray:
+        """The derivatives interleaved, from what a forward saved if it is there."""
         batch, heads, tokens, width = self.q.shape
         made: CudaArray = self.dev.empty((batch, tokens, 3, heads, width), self.dtype)
         row = heads * width
@@ -164,12 +157,35 @@ class _AttentionCall:
             CudaArray(made.device, self.q.shape, made.dtype, made.storage, i * row, strides)
             for i in range(3)
         ]
-        out, lse = self.split_saved(flat)
-        delta, given = self.statistics(p.delta_size), _operand(g)
-        self.launch(flash.delta(p, capability, self.inputs, given, _operand(out), delta.ptr))
-        dq, dk, dv = (_operand(a) for a in parts)
-        self.launch(flash.backward(p, capability, self.inputs, given, lse, delta.ptr, dq, dk, dv))
+        found = self.computed(g) if flat is None else self.saved(g, flat)
+        self.derivatives(_operand(g), *found, parts)
         return made
+
+    def computed(self, g: CudaArray) -> tuple[int, int]:
+        """The addresses of lse and delta, computed from the inputs."""
+        p, capability = self.problem, self.dev.gpu.driver.capability
+        lse, delta = self.statistics(p.lse_size), self.statistics(p.delta_size)
+        self.launch(
+            flash.statistics(p, capability, self.inputs, _operand(g), lse.ptr, delta.ptr)
+        )
+        return lse.ptr, delta.ptr
+
+    def saved(self, g: CudaArray, flat: CudaArray) -> tuple[int, int]:
+        """The same from what a forward saved."""
+        p, capability = self.problem, self.dev.gpu.driver.capability
+        out, lse = self.split_saved(flat)
+        delta = self.statistics(p.delta_size)
+        self.launch(
+            flash.delta(p, capability, self.inputs, _operand(g), _operand(out), delta.ptr)
+        )
+        return lse, delta.ptr
+
+    def derivatives(
+        self, g: flash.AttentionOperand, lse: int, delta: int, parts: list[CudaArray]
+    ) -> None:
+        p, capability = self.problem, self.dev.gpu.driver.capability
+        dq, dk, dv = (_operand(a) for a in parts)
+        self.launch(flash.backward(p, capability, self.inputs, g, lse, delta, dq, dk, dv))
 
 
 def _attention(
@@ -199,11 +215,14 @@ def _grads(
     *,
     scale: float,
     causal: bool = False,
+    packed: bool = False,
 ) -> Any:
+    """The derivatives concatenated, or `packed` as (batch, tokens, 3, heads, width)."""
     call = _AttentionCall(dev, q, k, v, mask, scale, causal)
     if not call.serves:
         return NotImplemented
-    return call.backward(call.as_operand(g))
+    g = call.as_operand(g)
+    return call.backward_packed(g) if packed else call.backward(g)
 
 
 def _attention_saved(
@@ -242,7 +261,7 @@ def _saved_grads(
     call = _AttentionCall(dev, q, k, v, mask, scale, causal)
     if not call.serves:
         return NotImplemented
-    return call.backward_saved(call.as_operand(g), saved)
+    return call.backward_packed(call.as_operand(g), saved)
 
 
 KERNELS: dict[str, Callable[..., Any]] = {
@@ -252,4 +271,5 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "attention_masked": _attention,
     "attention_grads": _grads,
     "attention_masked_grads": _grads,
+    "attention_packed_grads": partial(_grads, packed=True),
 }

@@ -51,6 +51,8 @@ def _side_by_side(g: Any, q: Any, *others: Any, **params: Any) -> tuple[Shape, A
 
 SAVED = BackendOp("attention_saved", _saved)
 SAVED_GRADS = BackendOp("attention_saved_grads", _side_by_side)
+# of a backward whose forward is another graph: the statistics are computed again
+PACKED_GRADS = BackendOp("attention_packed_grads", _side_by_side)
 
 
 class AttentionRewriter(Rewriter):
@@ -87,8 +89,7 @@ class AttentionRewriter(Rewriter):
 
     def attention(self, v: Value, args: list[Value]) -> Value | None:
         q, k, values, *_ = args
-        alike = len(q.shape) == 4 and q.shape == k.shape == values.shape
-        if not alike or any(move not in self.moves for move in _MOVES):
+        if not self.packs(q, k, values):
             return None
         saved = self.graph.call(SAVED, args, v.params, v.where, v.generation)
         self.saved[_key(args, v.params)] = saved
@@ -99,14 +100,19 @@ class AttentionRewriter(Rewriter):
 
     def derivatives(self, v: Value, args: list[Value]) -> Value | None:
         g, *inputs = args
-        saved = self.saved.get(_key(inputs, v.params))
-        if saved is None or not self.is_split(v, inputs[0].shape):
+        if not self.packs(*inputs[:3]) or not self.is_split(v, inputs[0].shape):
             return None
-        given = [g, *inputs[:3], saved, *inputs[3:]]
-        found = self.packed[v] = self.graph.call(
-            SAVED_GRADS, given, v.params, v.where, v.generation
-        )
+        saved = self.saved.get(_key(inputs, v.params))
+        op, given = PACKED_GRADS, args
+        if saved is not None:
+            op, given = SAVED_GRADS, [g, *inputs[:3], saved, *inputs[3:]]
+        found = self.packed[v] = self.graph.call(op, given, v.params, v.where, v.generation)
         return found
+
+    def packs(self, q: Value, k: Value, v: Value) -> bool:
+        """Whether q, k and v can have come from one product, which their derivatives lead to."""
+        alike = len(q.shape) == 4 and q.shape == k.shape == v.shape
+        return alike and all(move in self.moves for move in _MOVES)
 
     def is_split(self, v: Value, shape: Shape) -> bool:
         """Whether the flat, concatenated derivatives are only ever sliced into the three."""
