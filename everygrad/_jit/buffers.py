@@ -133,15 +133,23 @@ def _reads(graph: Graph) -> list[int]:
 
 def _separated(graph: Graph) -> Graph:
     """The same outputs, each of which fills memory that is nobody else's."""
-    taken: set[Value] = set()
+    views = [view_of(v) for v in graph.outputs]
+    filled = [
+        view.base.kind not in LEAVES and view.base.size == v.size and is_whole(*view[1:])
+        for v, view in zip(graph.outputs, views, strict=True)
+    ]
+    taken = {view.base for view, fills in zip(views, filled, strict=True) if fills}
+    given: set[Value] = set()
     outputs: list[Value] = []
-    for k, v in enumerate(graph.outputs):
-        view = view_of(v)
-        filled = view.base.size == v.size and is_whole(*view[1:])
-        if view.base.kind in LEAVES or view.base in taken or not filled:
+    for k, (v, view, fills) in enumerate(zip(graph.outputs, views, filled, strict=True)):
+        if fills and view.base not in given:
+            given.add(view.base)
+        elif view.base.kind in LEAVES or view.base in taken or view.base.size != v.size:
             # a generation of its own: equal calls would be one value, and one buffer; below 0, so
             # that devices know it from a copy that only makes contiguous
             v = graph.call(COPY, [v], {}, v.where, generation=-1 - k)
-        taken.add(view_of(v).base)
+        else:  # the one result made of its base: a device that has it in this order need not copy
+            v = graph.call(COPY, [v], {}, v.where)
+            taken.add(view.base)
         outputs.append(v)
     return graph.with_outputs(outputs)

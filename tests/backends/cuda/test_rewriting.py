@@ -12,6 +12,7 @@ import pytest
 
 import everygrad as eg
 from everygrad import nn
+from everygrad._jit.buffers import _separated
 from everygrad.backends import base
 from everygrad.backends.cuda.attention import attention
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
@@ -69,6 +70,27 @@ def test_attention_leaves_what_its_derivative_needs(order: tuple[int, ...]) -> N
     # q, k and v from one product, in their order: nothing is concatenated
     assert ("concat" in found) is (order != (0, 1, 2))
     agree(outputs(made, INPUTS), outputs(graph, INPUTS))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_results_for_buffers_of_others_are_copied_only_where_memory_is_shared(apart: bool) -> None:
+    """Merged heads are attention's result as it lies in memory. Of several results that show it one
+    is that memory; in another order it is copied."""
+
+    def fn(product: Any) -> Any:
+        merged = attend(product, eg.eye(3 * HEADS * WIDTH))
+        heads = merged.reshape(BATCH, TOKENS, HEADS, WIDTH).permute_dims((0, 2, 1, 3))
+        if apart:
+            return (merged,)
+        return merged, merged.reshape(BATCH * TOKENS, -1), heads, heads[:, :1], merged
+
+    q = rand(BATCH, TOKENS, 3 * HEADS * WIDTH)
+    graph = _separated(graph_of(fn, q))
+    made = rewritten(graph)
+    agree(outputs(made, [q]), outputs(graph, [q]))
+    assert names(made).count("copy") == (0 if apart else 4)
+    bases = [view_of(v).base for v in made.outputs]
+    assert len({*bases}) == len(bases)
 
 
 def test_masked_attention_too() -> None:

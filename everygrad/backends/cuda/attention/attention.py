@@ -165,9 +165,7 @@ class _AttentionCall:
         """The addresses of lse and delta, computed from the inputs."""
         p, capability = self.problem, self.dev.gpu.driver.capability
         lse, delta = self.statistics(p.lse_size), self.statistics(p.delta_size)
-        self.launch(
-            flash.statistics(p, capability, self.inputs, _operand(g), lse.ptr, delta.ptr)
-        )
+        self.launch(flash.statistics(p, capability, self.inputs, _operand(g), lse.ptr, delta.ptr))
         return lse.ptr, delta.ptr
 
     def saved(self, g: CudaArray, flat: CudaArray) -> tuple[int, int]:
@@ -175,9 +173,7 @@ class _AttentionCall:
         p, capability = self.problem, self.dev.gpu.driver.capability
         out, lse = self.split_saved(flat)
         delta = self.statistics(p.delta_size)
-        self.launch(
-            flash.delta(p, capability, self.inputs, _operand(g), _operand(out), delta.ptr)
-        )
+        self.launch(flash.delta(p, capability, self.inputs, _operand(g), _operand(out), delta.ptr))
         return lse, delta.ptr
 
     def derivatives(
