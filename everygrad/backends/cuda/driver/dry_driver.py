@@ -5,7 +5,7 @@ Tests use it to check that every kernel compiles, and that launches are as plann
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
@@ -40,6 +40,11 @@ class DryDriver:
         self.stream = 0
         self.events = 0
         self.open_events: set[int] = set()
+
+    @property
+    def launches(self) -> Counter[str]:
+        """How often each of the latest kernels was launched."""
+        return Counter(self.launched)
 
     def enter(self) -> None:
         return
