@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from everygrad.backends import base
 from everygrad.backends.cuda import device
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
+from everygrad.backends.cuda.graph.runner import Runner
 from everygrad.interop.torch import backend, cuda
 from everygrad.interop.torch.aten.table import HANDLERS
 from everygrad.interop.torch.compiled import CompiledGraph
@@ -120,7 +121,46 @@ def test_streams_wait_for_each_other(gpu):
     driver.orders.clear()
     del out
     gc.collect()
-    assert driver.orders == [(THEIRS, driver.stream)]  # the memory is free once theirs is done
+    assert not driver.orders  # memory that waits: the next call is ordered behind theirs anyhow
+    kept = [made([torch.zeros(300)]) for _ in range(cuda._HELD + 1)]
+    driver.orders.clear()
+    kept.clear()
+    gc.collect()
+    assert driver.orders == [(THEIRS, driver.stream)]  # much of it, for all at once
+
+
+def test_memory_that_another_stream_freed_is_ordered_behind_that_one(gpu, monkeypatch):
+    made = compiled(lambda x: [x * 2], (300,))
+    driver = gpu.gpu.driver
+    (out,) = made([torch.zeros(300)])
+    monkeypatch.setattr(
+        torch.cuda, "current_stream", lambda index: SimpleNamespace(cuda_stream=THEIRS + 1)
+    )
+    driver.orders.clear()
+    del out
+    gc.collect()
+    made([torch.zeros(300)])
+    ours = driver.stream
+    assert driver.orders == [(THEIRS + 1, ours), (THEIRS, ours), (ours, THEIRS + 1)]
+
+
+def test_only_what_moved_is_put_anew(gpu, monkeypatch):
+    """Parameters stay where they are; what is read as a copy is copied in each call."""
+    put = []
+    held = Runner.put_input
+    monkeypatch.setattr(Runner, "put_input", lambda self, i, a: (put.append(i), held(self, i, a)))
+    with FakeTensorMode():
+        given = [torch.empty(300, device="cuda:0") for _ in range(2)]
+        module = make_fx(lambda x, y, n: [x * n + y])(*given, torch.empty(()))
+    made = backend.compiled(module, True)
+    block = torch.zeros(2048)
+    first = -block.data_ptr() // 4 % 128
+    x, other = block[first : first + 300], block[first + 384 : first + 684]
+    y, n = block[first + 801 : first + 1101], torch.tensor(2.0)
+    for wanted, x_now in (([0, 1, 2], x), ([1, 2], x), ([0, 1, 2], other), ([0, 1, 2], x)):
+        put.clear()
+        made([x_now, y, n])
+        assert put == wanted
 
 
 def test_memory_is_held_as_long_as_pytorch_holds_it(gpu):

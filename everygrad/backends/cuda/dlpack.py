@@ -7,13 +7,14 @@ the host waits only when memory of another library is released.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.driver.memory import Storage
-from everygrad.core.shapes import size_of
+from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import row_major
 from everygrad.dtypes import DType
 from everygrad.errors import DtypeError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 GPU = 2  # DLPack's number for CUDA
 DEFAULT_STREAM = 1  # what a consumer's None means
 NO_STREAM = -1  # the consumer asks for no synchronisation
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
 _NAME, _USED = b"dltensor", b"used_dltensor"
 _CODES = {"int": 0, "uint": 1, "float": 2, "complex": 5, "bool": 6}
 _BFLOAT = 4
@@ -82,8 +84,7 @@ _DTYPES = {(_code(d), 8 * d.itemsize): d for d in dtypes.FROM_NP.values()}
 
 def _delete(address: int) -> None:
     """The consumer is done."""
-    _, _, done = _exported.pop(address)
-    done()
+    _exported.pop(address)[-1]()
 
 
 def _drop(capsule: int) -> None:
@@ -97,24 +98,30 @@ _CALLS = (_Deleter(_delete), _Deleter(_drop))
 _DELETE, _DROP = (ctypes.cast(call, ctypes.c_void_p) for call in _CALLS)
 
 
-def capsule(array: Any, dtype: DType, device: tuple[int, int], done: Callable[[], None]) -> Any:
-    """A capsule of an array with `ptr`, `shape` and `strides` (in elements), which is held until
-    the consumer is done; `done` is called then."""
-    ndim = len(array.shape)
-    sizes = (ctypes.c_int64 * (2 * ndim))(*array.shape, *array.strides)
-    managed = _Managed()
-    t = managed.tensor
-    t.data = array.ptr
-    t.device_type, t.device_id = device
-    t.ndim = ndim
-    t.code, t.bits, t.lanes = _code(dtype), 8 * dtype.itemsize, 1
-    first = ctypes.addressof(sizes)
-    t.shape = ctypes.cast(first, ctypes.POINTER(ctypes.c_int64))
-    t.strides = ctypes.cast(first + 8 * ndim, ctypes.POINTER(ctypes.c_int64))
-    managed.deleter = _DELETE
-    address = ctypes.addressof(managed)
-    _exported[address] = ((managed, sizes), array, done)
-    return _new(address, _NAME, _DROP)
+class Exporter:
+    """Hands out arrays of one shape, strides (in elements) and dtype, one after the other."""
+
+    def __init__(self, shape: Shape, strides: Shape, dtype: DType, device: tuple[int, int]) -> None:
+        ndim = len(shape)
+        self.sizes = (ctypes.c_int64 * (2 * ndim))(*shape, *strides)
+        managed = _Managed()
+        t = managed.tensor
+        t.device_type, t.device_id = device
+        t.ndim = ndim
+        t.code, t.bits, t.lanes = _code(dtype), 8 * dtype.itemsize, 1
+        first = ctypes.addressof(self.sizes)
+        t.shape = ctypes.cast(first, ctypes.POINTER(ctypes.c_int64))
+        t.strides = ctypes.cast(first + 8 * ndim, ctypes.POINTER(ctypes.c_int64))
+        managed.deleter = _DELETE
+        self.rest = bytes(managed)[_POINTER:]  # behind the address, which comes first
+
+    def capsule(self, ptr: int, holder: Any, done: Callable[[], None]) -> Any:
+        """A capsule of the array at an address, whose holder lives until the consumer is done;
+        `done` is called then."""
+        managed = _Managed.from_buffer_copy(ptr.to_bytes(_POINTER, sys.byteorder) + self.rest)
+        address = ctypes.addressof(managed)
+        _exported[address] = (managed, self, holder, done)
+        return _new(address, _NAME, _DROP)
 
 
 def exported(dev: Cuda, array: CudaArray, stream: Any) -> Any:
@@ -129,7 +136,10 @@ def exported(dev: Cuda, array: CudaArray, stream: Any) -> Any:
         if other != NO_STREAM:
             driver.order(other, driver.stream)
 
-    return capsule(array, dtypes.FROM_NP[array.dtype], dev.dlpack_device, done)
+    dtype = dtypes.FROM_NP[array.dtype]
+    return Exporter(array.shape, array.strides, dtype, dev.dlpack_device).capsule(
+        array.ptr, array, done
+    )
 
 
 # --- import --------------------------------------------------------------------------------------

@@ -90,6 +90,8 @@ class CompiledGraph:
         self.function = self.compile([*values, *self.held])
         self.kept = [_readable(t) for t in self.held]
         self.kept_at = [t.data_ptr() for t in self.kept]
+        if self.device != "cpu":
+            self.on_gpu = cuda.CudaCall(self.function, self.device, self.made)
         self.plain = len(self.tensors) == len(self.placeholders) and not self.copied
 
     # --- compiling -------------------------------------------------------------------------------
@@ -165,7 +167,7 @@ class CompiledGraph:
         state = torch.empty(2, dtype=torch.int64).random_() if self.random else None
         if self.device != "cpu":
             inputs = [*given, *self.kept]
-            new = cuda.run(self.function, inputs, state, self.device, self.made)
+            new = self.on_gpu(inputs, state)
         else:
             addresses = [t.data_ptr() for t in given]
             addresses += self.kept_at

@@ -213,6 +213,14 @@ class Host:
         self.strides = tuple(s // array.itemsize for s in array.strides)
 
 
+def capsule_of(array: Any, done: Any) -> Any:
+    given = Host(array)
+    dtype = dtypes.FROM_NP[array.dtype]
+    return dlpack.Exporter(given.shape, given.strides, dtype, (1, 0)).capsule(
+        given.ptr, given, done
+    )
+
+
 class Given:
     """A capsule behind DLPack's two methods."""
 
@@ -230,7 +238,7 @@ class Given:
 def test_a_capsule_is_what_numpy_expects(dtype: str) -> None:
     array = np.arange(12).reshape(3, 4).astype(dtype).T[1:]
     ended: list[int] = []
-    made = dlpack.capsule(Host(array), dtypes.as_dtype(dtype), (1, 0), lambda: ended.append(1))
+    made = capsule_of(array, lambda: ended.append(1))
     taken = np.from_dlpack(Given(made))
     assert taken.dtype == array.dtype
     assert taken.tolist() == array.tolist()
@@ -243,7 +251,7 @@ def test_a_capsule_is_what_numpy_expects(dtype: str) -> None:
 
 def test_a_capsule_nobody_takes_ends_too() -> None:
     ended: list[int] = []
-    made = dlpack.capsule(Host(np.ones(2)), dtypes.float64, (1, 0), lambda: ended.append(1))
+    made = capsule_of(np.ones(2), lambda: ended.append(1))
     del made
     assert ended == [1]
     assert not dlpack._exported
@@ -251,9 +259,7 @@ def test_a_capsule_nobody_takes_ends_too() -> None:
 
 def test_a_capsule_is_opened_once() -> None:
     ended: list[str] = []
-    made = dlpack.capsule(
-        Host(np.ones((2, 3))), dtypes.float64, (1, 0), lambda: ended.append("done")
-    )
+    made = capsule_of(np.ones((2, 3)), lambda: ended.append("done"))
     holder, t, dtype = dlpack.opened(made, lambda: ended.append("before"))
     assert dtype is dtypes.float64
     assert t.shape[: t.ndim] == [2, 3]

@@ -10,7 +10,7 @@ that no graph can hold are made between two graphs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -385,6 +385,20 @@ class Replay:
             self.arrays = [None] * len(self.arrays)
         return made
 
+    def run_moved(self, moved: Mapping[int, Any]) -> list[tuple[Any, int]]:
+        """The storages and addresses of the outputs; `moved`: the inputs that are not where they
+        were in the call before, by number. The caller holds the lock, and the others' memory."""
+        for i, array in moved.items():
+            self.put(i, array)
+        made, _ = self.run({}, bare=True)
+        for i in moved:
+            self.arrays[i] = None
+        return made
+
+    def unsettled(self) -> set[int]:
+        """The inputs that each call must be given, since it reads a copy of them."""
+        return {*self.runner.static, *self.runner.converted}
+
     def own_memory(self) -> dict[int, int]:
         """By output: its slot, of outputs that fill their memory and share it with no other. Only
         where there is one graph: of several, a call can be interrupted between two."""
@@ -404,16 +418,20 @@ class Replay:
         return self.runner.may_write(slot, array)
 
     def run(
-        self, given: dict[int, Any], prepare: Prepare | None = None, around: Any = None
+        self,
+        given: dict[int, Any],
+        prepare: Prepare | None = None,
+        around: Any = None,
+        bare: bool = False,
     ) -> tuple[list[Any], BaseException | None]:
         """The outputs for the arrays that were put; `given` has memory for outputs that need none
         of their own, by slot. `prepare` gets the outputs before they are computed, and returns one
         native call that stores them: it is made if, and only if, all was launched. What a signal
-        handler raised meanwhile is returned."""
+        handler raised meanwhile is returned. `bare`: storages and addresses, not arrays."""
         with self.gpu.lock:
             if self.recorder.gpu.checks:
                 self.gpu.faults()  # the next read looks at what the checks found
-            return self.runner.run(self.arrays, given, prepare, around)
+            return self.runner.run(self.arrays, given, prepare, around, bare)
 
     def run_apart(self, around: Any) -> list[Any]:
         """As `run`, but one launch at a time: `around(steps, work)` does the work of these."""

@@ -113,10 +113,13 @@ class Runner:
         given: dict[int, Any],
         prepare: Prepare | None = None,
         around: Any = None,
+        bare: bool = False,
     ) -> tuple[list[Any], BaseException | None]:
-        """The results; `given` has memory for outputs that need none of their own, by slot.
-        `prepare` turns the results into a native call to make once all is launched; `around(steps,
-        work)`, where given, runs each step on its own."""
+        """The results, or `bare` where they lie: storages and addresses, which cost less to make.
+
+        `given` has memory for outputs that need none of their own, by slot. `prepare` turns the
+        results into a native call to make once all is launched; `around(steps, work)`, where given,
+        runs each step on its own."""
         if not self.memory:
             self.allocate()
         for i in self.changed:
@@ -130,11 +133,14 @@ class Runner:
         small = None
         if not self.tiny.keys() <= given.keys() | outputs.keys():
             small = self.gpu.memory.take(self.tiny_bytes)
-        held = given.get  # most results of a training step are written over what was there
-        made = [
-            held(slot) or self.result(slot, array, arrays, outputs, small)
-            for slot, array in self.distinct
-        ]
+        if bare:
+            made = [self.place(slot, a, arrays, outputs, small) for slot, a in self.distinct]
+        else:
+            held = given.get  # most results of a training step are written over what was there
+            made = [
+                held(slot) or self.result(slot, array, arrays, outputs, small)
+                for slot, array in self.distinct
+            ]
         results = [made[k] for k in self.order]
         commit = _nothing if prepare is None else prepare(results)
         if around is not None:
@@ -278,14 +284,32 @@ class Runner:
         """A result on the memory of this call; constants stay where they are."""
         if slot < 0:
             return array
-        storage, offset = outputs.get(slot), array.offset
-        if storage is None and slot in self.tiny:
-            storage, offset = small, offset + self.tiny_at[slot] // array.dtype.itemsize
-        elif storage is None:
-            i = self.plan.inputs.index(slot)
-            source = self.converted.get(i) or arrays[i]
-            storage, offset = source.storage, source.offset + offset
+        storage, ptr = self.place(slot, array, arrays, outputs, small)
+        assert storage is not None
+        offset = (ptr - storage.ptr) // array.dtype.itemsize
         return CudaArray(array.device, array.shape, array.dtype, storage, offset, array.strides)
+
+    def place(
+        self,
+        slot: int,
+        array: CudaArray,
+        arrays: Sequence[Any],
+        outputs: dict[int, Storage],
+        small: Storage | None,
+    ) -> tuple[Storage | None, int]:
+        """Where a result lies in this call: its storage (None: it is empty), and its address."""
+        if slot < 0:
+            return array.storage, array.ptr
+        offset = array.offset * array.dtype.itemsize
+        storage = outputs.get(slot)
+        if storage is not None:
+            return storage, storage.ptr + offset
+        if slot in self.tiny:
+            assert small is not None
+            return small, small.ptr + self.tiny_at[slot] + offset
+        i = self.plan.inputs.index(slot)
+        source: CudaArray = self.converted.get(i) or arrays[i]
+        return source.storage, source.ptr + offset
 
     # --- launching -------------------------------------------------------------------------------
 
