@@ -17,24 +17,26 @@ from everygrad import dtypes
 
 UINT, BFLOAT = 1, 4  # codes of dtypes
 VERSION = (1, 0)
+_BITS = np.dtype(np.uint16)
 _BFLOAT_NUMBER = dtypes.bfloat16.np.num  # NumPy's: comparing dtypes takes longer than all else
-# Offset of the dtype in DLManagedTensor and in DLManagedTensorVersioned, by a capsule's name
-_DTYPE_AT = {b"dltensor": 20, b"dltensor_versioned": 52}
+# A capsule's name, and the offset of the dtype in DLManagedTensorVersioned and in DLManagedTensor
+_NEW, _OLD = (b"dltensor_versioned", 52), (b"dltensor", 20)
 
 _api = ctypes.pythonapi
-_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_IsValid", _api)
-)
+_code = ctypes.c_uint8
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", _api)
 )
 
 
-def code_of(capsule: Any) -> ctypes.c_uint8:
-    """The code of the dtype in a capsule that nobody has taken yet: its memory."""
-    for name, offset in _DTYPE_AT.items():
-        if _is_valid(capsule, name):
-            return ctypes.c_uint8.from_address(_pointer(capsule, name) + offset)
+def code_of(capsule: Any, new: bool) -> ctypes.c_uint8:
+    """The code of the dtype in a capsule that nobody has taken yet: its memory. `new`: of the
+    version that was asked for; producers may give an older one."""
+    for name, offset in (_NEW, _OLD) if new else (_OLD,):
+        try:
+            return _code.from_address(_pointer(capsule, name) + offset)
+        except ValueError:
+            pass  # it has another name
     raise BufferError("from_dlpack: this capsule was used up, or is of a version not known here")
 
 
@@ -46,8 +48,8 @@ def exported(values: Any, stream: Any, version: Any, device: Any, copy: Any) -> 
         return values.__dlpack__(
             stream=stream, max_version=version, dl_device=device, copy=copy or None
         )
-    capsule = exported(values.view(np.uint16), stream, version, device, copy)
-    code_of(capsule).value = BFLOAT
+    capsule = exported(values.view(_BITS), stream, version, device, copy)
+    code_of(capsule, version is not None and version[0] >= 1).value = BFLOAT
     return capsule
 
 
@@ -72,7 +74,7 @@ def imported(x: Any) -> Any:
         capsule = x.__dlpack__(max_version=VERSION)
     except TypeError:  # a producer older than DLPack 1.0
         capsule = x.__dlpack__()
-    code = code_of(capsule)
+    code = code_of(capsule, True)
     if code.value != BFLOAT:
         return np.from_dlpack(_Relabelled(capsule))
     code.value = UINT
