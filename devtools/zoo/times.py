@@ -10,6 +10,7 @@ architecture need not come at once.
 
 from __future__ import annotations
 
+import compileall
 import json
 import math
 import os
@@ -93,6 +94,9 @@ class Peer:
 def first(name: str, kind: str) -> dict[str, Any]:
     """Seconds of both peers' first calls, and what they computed."""
     found: dict[str, Any] = {}
+    # to bytecode, as PyTorch's modules are and ours once they are installed
+    if not compileall.compile_dir(ROOT / "everygrad", quiet=1):
+        raise RuntimeError("everygrad's modules cannot be compiled to bytecode")
     for peer in (OURS, THEIRS):
         shutil.rmtree(CACHES / name / peer / kind, ignore_errors=True)
         with ExitStack() as stack:

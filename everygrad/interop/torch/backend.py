@@ -12,6 +12,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -103,8 +104,10 @@ def _checked(options: Mapping[str, Any] | None, mode: str | None) -> dict[str, A
     return {"fullgraph": False, **given}
 
 
+@cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """How ops are taken apart: the core ATen table, without what is known here whole."""
+    """How ops are taken apart: the core ATen table, without what is known here whole. PyTorch looks
+    at every op that is registered to make its table: once in a process is enough."""
     known = {op: r for op, r in _core_decompositions().items() if overload(op) not in HANDLERS}
     return {**known, **_OWN}
 
