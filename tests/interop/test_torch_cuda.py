@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from functorch.compile import aot_function, make_boxed_func
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -16,6 +17,7 @@ from everygrad.backends.cuda import device
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.backends.cuda.graph.runner import Runner
 from everygrad.interop.torch import backend, cuda
+from everygrad.interop.torch.aten.nn import attention
 from everygrad.interop.torch.aten.table import HANDLERS
 from everygrad.interop.torch.compiled import CompiledGraph
 from everygrad.interop.torch.graph import overload
@@ -223,6 +225,46 @@ def test_what_backward_does_not_read_is_not_computed(monkeypatch):
     assert all(t.dim() == 4 and t.is_floating_point() for t in saved)  # no sums, no places
     names = {overload(n.target) for n in behind.graph.nodes if n.op == "call_function"}
     assert sum(bool(HANDLERS[name].unread) for name in names if name in HANDLERS) == 2
+
+
+@pytest.mark.parametrize("served", [False, True])
+@pytest.mark.parametrize("kind", ["flash", "cudnn", "efficient"])
+def test_attention_saves_its_logarithms_where_kernels_read_them(monkeypatch, served, kind):
+    """Elsewhere they would be a product of all queries and keys; derivatives are the same."""
+    monkeypatch.setattr(attention, "serves_log_sums", lambda q, k, device="": served)
+    given = [torch.randn(2, 3, 64, 8, requires_grad=True) for _ in range(3)]
+    graphs = []
+
+    def keep(module, _):
+        graphs.append(module)
+        return make_boxed_func(module.forward)
+
+    def fn(q, k, v):
+        if kind == "flash":
+            return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
+        op = getattr(torch.ops.aten, f"_scaled_dot_product_{kind}_attention")
+        return op(q, k, v, None, True, 0.0, True)[0]
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fake = [torch.empty(2, 3, 64, 8, requires_grad=True) for _ in range(3)]
+        out = aot_function(
+            fn,
+            fw_compiler=keep,
+            bw_compiler=keep,
+            decompositions=backend.decompositions(),
+            partition_fn=backend.partition,
+        )(*fake)
+        out.sum().backward()
+    forward, behind = (CompiledGraph(module, "cpu") for module in graphs)
+    saved = [n.meta["val"] for n in next(iter(reversed(graphs[0].graph.nodes))).args[0]]
+    assert any(t.numel() == 2 * 3 * 64 for t in saved) is served
+    out, *saved = forward([t.detach() for t in given])
+    want = torch.nn.functional.scaled_dot_product_attention(*given, is_causal=True)
+    torch.testing.assert_close(out, want)
+    g = torch.randn_like(out)
+    found = behind([*saved, g])
+    for d, wanted in zip(found, torch.autograd.grad(want, given, g), strict=True):
+        torch.testing.assert_close(d, wanted)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

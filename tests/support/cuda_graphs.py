@@ -11,7 +11,13 @@ import numpy as np
 import everygrad as eg
 from everygrad.backends import base
 from everygrad.backends.cuda.graph import layouts, rewriting
-from everygrad.backends.cuda.graph.rewriting import PACKED_GRADS, SAVED, SAVED_GRADS
+from everygrad.backends.cuda.graph.rewriting import (
+    PACKED_GRADS,
+    PACKED_SLOPES,
+    SAVED,
+    SAVED_GRADS,
+    SAVED_LOG_SUMS,
+)
 from everygrad.compiler.groups import Group, Load, Number, used_outside
 from everygrad.compiler.ir import Graph, Value
 from everygrad.compiler.views import view_of
@@ -48,11 +54,33 @@ def packed_grads(g: Any, q: Any, k: Any, v: Any, *mask: Any, **params: Any) -> A
     return np.transpose(parts, (1, 3, 0, 2, 4))
 
 
+def reshaped_slopes(*args: Any, **params: Any) -> Any:
+    found = eager("attention_saved_slopes", args, params).reshape(3, *args[1].shape)
+    return np.transpose(found, (1, 3, 0, 2, 4))
+
+
+def saved_log_sums(q: Any, k: Any, *others: Any, **params: Any) -> Any:
+    return eager("attention_log_sums", (q, k), params)
+
+
+def eager(name: str, args: Sequence[Any], params: dict[str, Any]) -> Any:
+    """An op by its definition: the CPU has no kernel for it."""
+    op: Any = REGISTRY[name]
+    given = [eg.tensor(np.ascontiguousarray(a)) for a in args]
+    return op.portable(*given, **params).numpy()
+
+
 def compute(v: Value, args: Sequence[Any]) -> Any:
     if v.op is SAVED:
         return saved(*args, **v.params)
     if v.op is SAVED_GRADS:
         return kept_grads(*args, **v.params)
+    if v.op is PACKED_SLOPES:
+        return reshaped_slopes(*args, **v.params)
+    if v.op is SAVED_LOG_SUMS:
+        return saved_log_sums(*args, **v.params)
+    if v.name in ("attention_log_sums", "attention_saved_slopes"):
+        return eager(v.name, args, v.params)
     if v.op is PACKED_GRADS:
         return packed_grads(*args, **v.params)
     if v.op in _LAST:

@@ -194,6 +194,38 @@ def attention_grads(
     return Expected(value, error + off(value, arrays[0].dtype))
 
 
+def attention_log_sums(
+    *arrays: Any, scale: float, causal: bool = False, accuracy: Accuracy
+) -> Expected:
+    (q, k), u, _ = _attention_inputs(arrays, accuracy)
+    keys = k.swapaxes(-1, -2)
+    scores, size = np.matmul(q * scale, keys), np.matmul(np.abs(q * scale), np.abs(keys))
+    if causal:
+        seen = np.tri(*scores.shape[-2:], dtype=np.bool_)
+        scores, size = np.where(seen, scores, -np.inf), np.where(seen, size, 0)
+    top = np.max(scores, axis=-1, keepdims=True)
+    value = np.log(np.exp(scores - top).sum(axis=-1)) + top[..., 0]
+    c = growth(q.shape[-1]) * u
+    error = c * size.max(axis=-1, initial=0) + growth(k.shape[-2]) * u + 4 * u * np.abs(value)
+    dtype = np.dtype(np.float32) if arrays[0].dtype.itemsize < 4 else arrays[0].dtype
+    return Expected(value, error + off(value, dtype))
+
+
+def attention_saved_slopes(
+    *arrays: Any, scale: float, causal: bool = False, accuracy: Accuracy
+) -> Expected:
+    """The same derivatives as from the inputs alone; `out`, as given, is rounded."""
+    *inputs, out, _ = arrays
+    found = attention_grads(*inputs, scale=scale, causal=causal, accuracy=accuracy)
+    g, q, k, v = (for_products(a) for a in inputs)
+    p, _ = _probabilities(q, k, None, scale, causal, unit(arrays[0].dtype))
+    lost = unit(out.dtype) * np.abs(g * for_products(out)).sum(axis=-1, keepdims=True) * p
+    by_query = np.matmul(lost, np.abs(k)) * abs(scale)
+    by_key = np.matmul(lost.swapaxes(-1, -2), np.abs(q)) * abs(scale)
+    more = np.concatenate([by_query.reshape(-1), by_key.reshape(-1), np.zeros(v.size)])
+    return Expected(found.value, found.error + more)
+
+
 # --- Fourier transforms --------------------------------------------------------------------------
 
 
@@ -292,6 +324,8 @@ ROUNDED: dict[str, Way] = {
     "attention_masked": attention,
     "attention_grads": attention_grads,
     "attention_masked_grads": attention_grads,
+    "attention_log_sums": attention_log_sums,
+    "attention_saved_slopes": attention_saved_slopes,
 }
 TRANSFORMS: dict[str, Way] = {
     "dft": dft,

@@ -22,6 +22,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.utils import _pytree as pytree
 
 from everygrad.errors import ArgumentError, MissingOpsError
+from everygrad.interop.torch.aten.registry import Result
 from everygrad.interop.torch.aten.table import HANDLERS
 from everygrad.interop.torch.compiled import CompiledGraph
 from everygrad.interop.torch.effects import settle_checks
@@ -147,14 +148,26 @@ def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
     """A joint graph of forward and backward as two, by PyTorch's own rule. What backward's nodes
     are given but do not read here is not saved, nor computed: the logarithms of attention's sums
     would be a product of all queries and keys, and places of maxima a second pooling."""
-    support = Support(device_of(joint))
+    device = device_of(joint)
+    support = Support(device)
     without_detached(joint)
     for node in list(joint.graph.nodes):
         handler = HANDLERS.get(overload(node.target)) if node.op == "call_function" else None
         if handler is not None and handler.unread and support.why_not(node) is None:
-            leave_unread(node, handler.unread)
+            unread = handler.unread
+            if callable(unread):
+                unread = unread([as_result(a) for a in node.args], device)
+            leave_unread(node, unread)
     joint.recompile()
     return _partition(joint, inputs, **options)
+
+
+def as_result(argument: Any) -> Any:
+    """A tensor among a node's arguments as what is known of it; others as they are."""
+    value = argument.meta.get("val") if isinstance(argument, Node) else argument
+    if isinstance(value, torch.Tensor):
+        return Result(tuple(value.shape), DTYPES[value.dtype])
+    return value
 
 
 def without_detached(joint: GraphModule) -> None:

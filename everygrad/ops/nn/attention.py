@@ -4,6 +4,8 @@
     attention_masked        softmax(q k^T * scale + mask) v
     attention_grads         the derivative of <g, attention>: dq, dk, dv one after the other, flat
     attention_masked_grads  the same of <g, attention_masked>
+    attention_log_sums      the logarithm of what attention's softmax divides by, for each query
+    attention_saved_slopes  attention_grads, where attention and those logarithms are given
 
 q is (*batch, queries, width), k (*batch, keys, width) and v (*batch, keys, depth), batches alike; a
 mask has as many axes as q and broadcasts to (*batch, queries, keys). The derivatives have no rules:
@@ -26,6 +28,7 @@ from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import DtypeError, ShapeError
 from everygrad.ops.elementwise.basic import where
+from everygrad.ops.elementwise.math import exp
 from everygrad.ops.linalg.matmul import matmul
 from everygrad.ops.nn.softmax_and_norm import softmax
 from everygrad.ops.python.creation import ones
@@ -33,18 +36,24 @@ from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel, check_kind
 from everygrad.ops.record.spec import Sample, refuse, register, sample
 from everygrad.ops.record.splits import attention_axes
+from everygrad.ops.reduce.reductions import logsumexp
 from everygrad.ops.shape.joining import concat
 from everygrad.ops.shape.movement import SLICE, sum_to
 
 # --- portable definitions ------------------------------------------------------------------------
 
 
+def _scores(q: Tensor, k: Tensor, scale: float, causal: bool) -> Tensor:
+    scores = matmul(q * scale, k.matrix_transpose())
+    if not causal:
+        return scores
+    seen = ones(scores.shape[-2:], "bool", scores.device).tril()
+    return where(seen, scores, -math.inf)
+
+
 def _probabilities(q: Tensor, k: Tensor, mask: Tensor | None, scale: float, causal: bool) -> Tensor:
     """How much each query looks at each key; a query that may look nowhere looks at none."""
-    scores = matmul(q * scale, k.matrix_transpose())
-    if causal:
-        seen = ones(scores.shape[-2:], "bool", scores.device).tril()
-        scores = where(seen, scores, -math.inf)
+    scores = _scores(q, k, scale, causal)
     if mask is None:
         return softmax(scores)
     closed = mask == -math.inf
@@ -65,6 +74,10 @@ def _parts(
     return [dq, dk, matmul(p.matrix_transpose(), g), ds]
 
 
+def _widened(x: Tensor) -> Tensor:
+    return x.astype(dtypes.float32) if x.dtype.bits <= 16 else x
+
+
 def _wide(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`fn` with half floats widened inside."""
 
@@ -72,7 +85,7 @@ def _wide(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
         dtype = inputs[0].dtype
         if dtype.bits > 16:
             return fn(*inputs, **params)
-        return fn(*(x.astype(dtypes.float32) for x in inputs), **params).astype(dtype)
+        return fn(*map(_widened, inputs), **params).astype(dtype)
 
     return run
 
@@ -102,6 +115,29 @@ def _grads_portable(
     causal: bool = False,
 ) -> Tensor:
     return concat(_parts(g, q, k, v, mask, scale, causal)[:3], axis=None)
+
+
+def _log_sums_portable(q: Tensor, k: Tensor, *, scale: float, causal: bool = False) -> Tensor:
+    return logsumexp(_scores(*(_widened(x) for x in (q, k)), scale, causal), axis=-1)
+
+
+@_wide
+def _slopes_portable(
+    g: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    log_sums: Tensor,
+    *,
+    scale: float,
+    causal: bool = False,
+) -> Tensor:
+    p = exp(_scores(q, k, scale, causal) - log_sums.expand_dims(-1))
+    dp = matmul(g, v.matrix_transpose())
+    ds = p * (dp - (g * out).sum(axis=-1, keepdims=True))
+    dq, dk = matmul(ds, k) * scale, matmul(ds.matrix_transpose(), q) * scale
+    return concat([dq, dk, matmul(p.matrix_transpose(), g)], axis=None)
 
 
 # --- records -------------------------------------------------------------------------------------
@@ -173,6 +209,10 @@ def _mixed(q: Any, k: Any, v: Any, *mask: Any, **params: Any) -> tuple[shapes.Sh
     return (*q.shape[:-1], v.shape[-1]), q.dtype
 
 
+def _for_queries(q: Any, k: Any, **params: Any) -> tuple[shapes.Shape, Any]:
+    return q.shape[:-1], dtypes.float32 if q.dtype.bits <= 16 else q.dtype
+
+
 def _flat(g: Any, *inputs: Any, **params: Any) -> tuple[shapes.Shape, Any]:
     return (sum(shapes.size_of(x.shape) for x in inputs[:3]),), g.dtype
 
@@ -216,6 +256,22 @@ ATTENTION_MASKED_GRADS: Kernel = Kernel(
     ("g", "q", "k", "v", "mask"),
     batch=_batch_grads(lambda: ATTENTION_MASKED_GRADS),
     result=_flat,
+    flops=costs.attention_gradients,
+)
+ATTENTION_LOG_SUMS: Kernel = Kernel(
+    "attention_log_sums",
+    _log_sums_portable,
+    ("q", "k"),
+    batch=lambda xs, **params: apply(ATTENTION_LOG_SUMS, *xs, **params),
+    result=_for_queries,
+    flops=costs.attention,
+)
+ATTENTION_SAVED_SLOPES: Kernel = Kernel(
+    "attention_saved_slopes",
+    _slopes_portable,
+    ("g", "q", "k", "v", "out", "log_sums"),
+    batch=_batch_grads(lambda: ATTENTION_SAVED_SLOPES),
+    result=lambda g, q, k, v, *saved, **params: _flat(g, q, k, v),
     flops=costs.attention_gradients,
 )
 ATTENTION.grads = ATTENTION_GRADS
@@ -264,6 +320,32 @@ def attention_masked(
     return apply(ATTENTION_MASKED, q, k, v, mask, scale=_scale(q, scale))
 
 
+def attention_log_sums(
+    q: Tensor, k: Tensor, scale: float | None = None, causal: bool = False
+) -> Tensor:
+    """log(sum(exp(q k^T * scale))) for each query, in float32 of halves: what a backward in another
+    program needs, with the result itself."""
+    _check(q, k, k)
+    return apply(ATTENTION_LOG_SUMS, q, k, scale=_scale(q, scale), causal=bool(causal))
+
+
+def attention_saved_slopes(
+    g: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    log_sums: Tensor,
+    scale: float | None = None,
+    causal: bool = False,
+) -> list[Tensor]:
+    """The derivatives of <g, attention> by q, k and v, by what its forward gave."""
+    _check(q, k, v)
+    given = (g, q, k, v, out, log_sums)
+    params = {"scale": _scale(q, scale), "causal": bool(causal)}
+    return _cut(apply(ATTENTION_SAVED_SLOPES, *given, **params), (q, k, v))
+
+
 def _inputs(
     batch: tuple[int, ...], queries: int, keys: int, width: int, depth: int
 ) -> tuple[Any, ...]:
@@ -298,6 +380,28 @@ def _grad_samples() -> Iterator[Sample]:
 
 def _masked_grad_samples() -> Iterator[Sample]:
     yield sample(s.real(2, 2, seed=4), *_inputs((), 2, 3, 2, 2), _mask(1, 3), 0.5)
+
+
+def _log_sum_samples() -> Iterator[Sample]:
+    yield sample(*_inputs((), 3, 4, 2, 2)[:2])
+    yield sample(*_inputs((2,), 4, 3, 2, 2)[:2], scale=0.5, causal=True)
+    yield sample(*_inputs((0,), 2, 3, 2, 2)[:2])
+
+
+def _slope_samples() -> Iterator[Sample]:
+    """With the results that a forward would have given."""
+    for batch, sizes, scale, causal in (
+        ((), (3, 4, 2, 3), 0.5, True),
+        ((2,), (2, 3, 2, 1), 0.7, False),
+    ):
+        q, k, v = _inputs(batch, *sizes)
+        scores = np.float64(q) @ np.swapaxes(k, -1, -2) * scale
+        if causal:
+            scores = np.where(np.tri(*scores.shape[-2:]) > 0, scores, -np.inf)
+        sums = np.log(np.exp(scores).sum(axis=-1))
+        out = np.exp(scores - sums[..., None]) @ v
+        g = s.real(*q.shape[:-1], v.shape[-1], seed=4)
+        yield sample(g, q, k, v, out.astype(q.dtype), sums.astype(q.dtype), scale, causal)
 
 
 register(
@@ -339,4 +443,20 @@ register(
     reference="tests.support.references.basic:attention_masked_grads",
     namespace="internal",
     samples=_masked_grad_samples,
+)
+register(
+    ATTENTION_LOG_SUMS,
+    attention_log_sums,
+    reference="tests.support.references.basic:attention_log_sums",
+    namespace="internal",
+    samples=_log_sum_samples,
+)
+register(
+    ATTENTION_SAVED_SLOPES,
+    lambda g, q, k, v, out, log_sums, scale, causal: apply(
+        ATTENTION_SAVED_SLOPES, g, q, k, v, out, log_sums, scale=scale, causal=causal
+    ),
+    reference="tests.support.references.basic:attention_saved_slopes",
+    namespace="internal",
+    samples=_slope_samples,
 )

@@ -3,6 +3,7 @@ what backward needs, recomputed values, results in the memory of operands."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -13,10 +14,12 @@ import pytest
 import everygrad as eg
 from everygrad import nn
 from everygrad._jit.buffers import _separated
+from everygrad._jit.trace import Tracer
 from everygrad.backends import base
-from everygrad.backends.cuda.attention import attention
+from everygrad.backends.cpu.graph import lowering
+from everygrad.backends.cuda.attention import attention, flash
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
-from everygrad.backends.cuda.graph import rewriting
+from everygrad.backends.cuda.graph import recording, rewriting
 from everygrad.backends.cuda.graph.rewriting import rewritten
 from everygrad.backends.cuda.graph.runner import Runner
 from everygrad.compiler import recompute
@@ -27,7 +30,7 @@ from everygrad.compiler.schedule import fusable
 from everygrad.compiler.views import view_of
 from everygrad.ops.record.spec import REGISTRY
 from tests.conftest import DEVICES
-from tests.support.cuda_graphs import Memory, agree, graph_of, outputs, rand
+from tests.support.cuda_graphs import Memory, agree, eager, graph_of, outputs, rand
 
 DRY = "cuda:dry"
 
@@ -133,6 +136,62 @@ def test_a_derivative_without_its_forward_is_interleaved(
     agree(outputs(made, given), outputs(graph, given))
 
 
+@pytest.fixture
+def with_attention(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A tracer to which the two ops are ops, as on a device with kernels for them."""
+    served = ("attention_log_sums", "attention_saved_slopes")
+    held = Tracer.expands
+    monkeypatch.setattr(
+        Tracer, "expands",
+        lambda self, op, *rest: op.name not in served and held(self, op, *rest),
+    )  # fmt: skip
+    for name in served:
+        monkeypatch.setitem(
+            lowering.KERNELS, name, lambda *args, name=name, **params: eager(name, args, params)
+        )
+
+
+@pytest.mark.usefixtures("with_attention")
+def test_forward_gives_what_backward_in_another_graph_needs() -> None:
+    """The logarithms are those that the forward saved for itself; with them given, derivatives need
+    nothing that the forward computed."""
+    sums, slopes = (REGISTRY[f"attention_{n}"].function for n in ("log_sums", "saved_slopes"))
+    attention = REGISTRY["attention"].function
+    apart = (0, 2, 1, 3)
+
+    def heads(product: Any) -> list[Any]:
+        shape = (BATCH, TOKENS, HEADS, WIDTH)
+        parts = product.split(HEADS * WIDTH, axis=-1)
+        return [p.reshape(shape).permute_dims(apart) for p in parts]
+
+    def forward(product: Any) -> Any:
+        q, k, v = heads(product)
+        return attention(q, k, v, 0.5, True).permute_dims(apart), sums(q, k, 0.5, True)
+
+    def backward(g: Any, product: Any, out: Any, log_sums: Any) -> Any:
+        flat = slopes(g, *heads(product), out.permute_dims(apart), log_sums, 0.5, True)
+        found = [flat[i * g.size : (i + 1) * g.size].reshape(g.shape) for i in range(3)]
+        merged = [d.permute_dims(apart).reshape(BATCH, TOKENS, -1) for d in found]
+        return eg.concat(merged, axis=-1)
+
+    product = rand(BATCH, TOKENS, 3 * HEADS * WIDTH, seed=1)
+    graph = graph_of(forward, product)
+    made = rewritten(graph)
+    assert "attention_saved_log_sums" in names(made)
+    assert "attention_log_sums" not in names(made)
+    out, log_sums = outputs(graph, [product])
+    agree(outputs(made, [product]), [out, log_sums])
+    given = [rand(BATCH, HEADS, TOKENS, WIDTH), product, out, log_sums]
+    graph = graph_of(backward, *given)
+    made = rewritten(graph)
+    assert "attention_packed_slopes" in names(made)
+    assert "concat" not in names(made)
+    agree(outputs(made, given), outputs(graph, given))
+    # and they are the derivatives
+    _, pull = eg.vjp(lambda x: attention(*heads(x), 0.5, True), eg.tensor(product))
+    agree(outputs(made, given), [pull(eg.tensor(given[0]))[0].numpy()])
+
+
 def test_derivatives_used_in_another_way_stay_flat() -> None:
     def fn(x: Any) -> Any:
         q = x.permute_dims((0, 2, 1, 3))
@@ -145,6 +204,28 @@ def test_derivatives_used_in_another_way_stay_flat() -> None:
     made = rewritten(graph)
     assert {"attention_saved", "attention_grads"} <= {*names(made)}
     agree(outputs(made, [x]), outputs(graph, [x]))
+
+
+@pytest.mark.parametrize("tokens", [64, 65])
+def test_logarithms_that_are_given_are_not_computed_again(
+    monkeypatch: pytest.MonkeyPatch, tokens: int
+) -> None:
+    """But where the kernels' lines of them are padded."""
+    monkeypatch.setattr(DryDriver, "lt", object())
+    monkeypatch.setattr(flash, "_tensor_map", lambda *args: (ctypes.c_uint64 * 16)())
+    monkeypatch.setattr(attention, "_compile_later", lambda driver, call: call)
+    rec = recording.recorder(base.get(DRY))
+    q = rec.empty((1, 2, tokens, 64), eg.bfloat16)
+    sums = attention._log_sums(rec, q, q, scale=0.5)
+    assert (sums.shape, sums.dtype) == ((1, 2, tokens), np.float32)
+    for packed in (False, True):
+        rec.gpu.commands.clear()
+        made = attention._slopes(rec, q, q, q, q, q, sums, scale=0.5, packed=packed)
+        assert made.shape == ((1, tokens, 3, 2, 64) if packed else (3 * 2 * tokens * 64,))
+        titles = [step.title for step in recording.steps_of(rec.gpu)]
+        kernels = [t for t in titles if t.startswith("attention")]
+        first = "attention_delta" if tokens == 64 else "attention_statistics"
+        assert kernels == [first, "attention_queries", "attention_keys"]
 
 
 def test_attention_that_needs_more_shared_memory_than_there_is_is_not_served(

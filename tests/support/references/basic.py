@@ -361,6 +361,29 @@ def attention_masked_grads(g: Any, q: Any, k: Any, v: Any, mask: Any, scale: flo
     return _attention_slopes(g, (q, k, v), scale=scale, attn_mask=torch.tensor(mask))
 
 
+def attention_log_sums(q: Any, k: Any, scale: Any = None, causal: bool = False) -> Any:
+    def sums(q: Any, k: Any) -> Any:
+        scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+        if causal:
+            scores = scores.masked_fill(~torch.ones(scores.shape[-2:]).tril().bool(), -torch.inf)
+        return torch.logsumexp(scores, -1)
+
+    return _torch(sums, q, k)
+
+
+def attention_saved_slopes(
+    g: Any, q: Any, k: Any, v: Any, out: Any, log_sums: Any, scale: float, causal: bool
+) -> Any:
+    g, q, k, v, out, log_sums = (np.float64(np.asarray(a)) for a in (g, q, k, v, out, log_sums))
+    scores = q @ k.swapaxes(-1, -2) * scale
+    if causal:
+        scores = np.where(np.tri(*scores.shape[-2:]) > 0, scores, -np.inf)
+    p = np.exp(scores - log_sums[..., None])
+    ds = p * (g @ v.swapaxes(-1, -2) - (g * out).sum(axis=-1, keepdims=True))
+    found = [ds @ k * scale, ds.swapaxes(-1, -2) @ q * scale, p.swapaxes(-1, -2) @ g]
+    return np.concatenate([part.reshape(-1) for part in found])
+
+
 def _attention_slopes(g: Any, inputs: Any, **options: Any) -> Any:
     leaves = [torch.tensor(np.asarray(a), requires_grad=True) for a in inputs]
     out = F.scaled_dot_product_attention(*leaves, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,21 @@ from everygrad.backends.cuda.attention import flash
 from everygrad.backends.cuda.driver.gpu import PendingKernel
 from everygrad.backends.cuda.kernels.copy_kernels import contiguous, copied
 from everygrad.backends.strided_views import reshape
+from everygrad.compiler import expr
 from everygrad.core.shapes import Shape, size_of
-from everygrad.core.strides import broadcast_strides, reshape_strides
+from everygrad.core.strides import broadcast_strides, reshape_strides, row_major
 from everygrad.dtypes import FROM_NP
 
 if TYPE_CHECKING:
     from everygrad.backends.cuda.device import Cuda
+
+
+_F32 = dtypes.float32.np
+# The kernels' logarithms have the base 2
+_LOG, _LOG2 = (
+    expr.lower(expr.trace(lambda x, by=by: x * by, 1), [dtypes.float32])
+    for by in (math.log(2), 1 / math.log(2))
+)
 
 
 def _leading(shape: Shape) -> Shape:
@@ -136,7 +146,7 @@ class _AttentionCall:
         out = CudaArray(flat.device, self.q.shape, flat.dtype, flat.storage, flat.offset, strides)
         return out, flat.ptr + size_of(out.shape) * flat.dtype.itemsize
 
-    def backward(self, g: CudaArray) -> CudaArray:
+    def backward(self, g: CudaArray, lse: int, delta: int) -> CudaArray:
         """The derivatives by q, k and v, concatenated."""
         counts = [size_of(a.shape) for a in (self.q, self.k, self.v)]
         flat: CudaArray = self.dev.empty((sum(counts),), self.dtype)
@@ -144,11 +154,11 @@ class _AttentionCall:
         for a, count in zip((self.q, self.k, self.v), counts, strict=True):
             parts.append(CudaArray(a.device, a.shape, a.dtype, flat.storage, start))
             start += count
-        self.derivatives(_operand(g), *self.computed(g), parts)
+        self.derivatives(_operand(g), lse, delta, parts)
         return flat
 
-    def backward_packed(self, g: CudaArray, flat: CudaArray | None = None) -> CudaArray:
-        """The derivatives interleaved, from what a forward saved if it is there."""
+    def backward_packed(self, g: CudaArray, lse: int, delta: int) -> CudaArray:
+        """The derivatives interleaved."""
         batch, heads, tokens, width = self.q.shape
         made: CudaArray = self.dev.empty((batch, tokens, 3, heads, width), self.dtype)
         row = heads * width
@@ -157,8 +167,7 @@ class _AttentionCall:
             CudaArray(made.device, self.q.shape, made.dtype, made.storage, i * row, strides)
             for i in range(3)
         ]
-        found = self.computed(g) if flat is None else self.saved(g, flat)
-        self.derivatives(_operand(g), *found, parts)
+        self.derivatives(_operand(g), lse, delta, parts)
         return made
 
     def computed(self, g: CudaArray) -> tuple[int, int]:
@@ -170,11 +179,22 @@ class _AttentionCall:
 
     def saved(self, g: CudaArray, flat: CudaArray) -> tuple[int, int]:
         """The same from what a forward saved."""
-        p, capability = self.problem, self.dev.gpu.driver.capability
         out, lse = self.split_saved(flat)
-        delta = self.statistics(p.delta_size)
-        self.launch(flash.delta(p, capability, self.inputs, _operand(g), _operand(out), delta.ptr))
-        return lse, delta.ptr
+        return lse, self.delta(g, out)
+
+    def given(self, g: CudaArray, out: CudaArray, log_sums: CudaArray) -> tuple[int, int]:
+        """The same from a forward's result and its logarithms."""
+        if self.problem.padded != self.problem.queries:
+            return self.computed(g)
+        steep = log_sums.view((size_of(log_sums.shape),), (1,), log_sums.offset)
+        lse: CudaArray = self.dev.elementwise("log2_of_log", _LOG2, [steep], ordered=True)
+        return lse.ptr, self.delta(g, self.as_operand(out))
+
+    def delta(self, g: CudaArray, out: CudaArray) -> int:
+        p, capability = self.problem, self.dev.gpu.driver.capability
+        made = self.statistics(p.delta_size)
+        self.launch(flash.delta(p, capability, self.inputs, _operand(g), _operand(out), made.ptr))
+        return made.ptr
 
     def derivatives(
         self, g: flash.AttentionOperand, lse: int, delta: int, parts: list[CudaArray]
@@ -218,7 +238,62 @@ def _grads(
     if not call.serves:
         return NotImplemented
     g = call.as_operand(g)
-    return call.backward_packed(g) if packed else call.backward(g)
+    return (call.backward_packed if packed else call.backward)(g, *call.computed(g))
+
+
+def _slopes(
+    dev: Cuda,
+    g: CudaArray,
+    q: CudaArray,
+    k: CudaArray,
+    v: CudaArray,
+    out: CudaArray,
+    log_sums: CudaArray,
+    *,
+    scale: float,
+    causal: bool = False,
+    packed: bool = False,
+) -> Any:
+    """The same, from a forward's result and its logarithms."""
+    call = _AttentionCall(dev, q, k, v, None, scale, causal)
+    if not call.serves:
+        return NotImplemented
+    g = call.as_operand(g)
+    found = call.given(g, out, contiguous(dev, log_sums))
+    return (call.backward_packed if packed else call.backward)(g, *found)
+
+
+def _log_sums(dev: Cuda, q: CudaArray, k: CudaArray, *, scale: float, causal: bool = False) -> Any:
+    call = _AttentionCall(dev, q, k, k, None, scale, causal)
+    if not call.serves:
+        return NotImplemented
+    lse = call.statistics(call.problem.lse_size)
+    call.forward_into(dev.empty((*call.q.shape[:3], call.problem.depth), call.dtype), lse.ptr)
+    return _natural(dev, q.shape[:-1], lse.storage, 0)
+
+
+def _saved_log_sums(
+    dev: Cuda,
+    q: CudaArray,
+    k: CudaArray,
+    v: CudaArray,
+    saved: CudaArray,
+    *,
+    scale: float,
+    causal: bool = False,
+) -> Any:
+    """The logarithms in what a forward saved."""
+    behind = (saved.offset + size_of(q.shape)) * saved.dtype.itemsize
+    return _natural(dev, q.shape[:-1], saved.storage, behind // _F32.itemsize)
+
+
+def _natural(dev: Cuda, shape: Shape, storage: Any, offset: int) -> CudaArray:
+    """Natural logarithms without padding, of the kernels' at an offset of float32."""
+    *lead, queries = shape
+    lines = (*lead, flash.padded(queries))
+    seen = CudaArray(dev.device, shape, _F32, storage, offset, row_major(lines))
+    made: CudaArray = dev.elementwise("log_of_log2", _LOG, [seen], ordered=True)
+    return made
 
 
 def _attention_saved(
@@ -257,7 +332,8 @@ def _saved_grads(
     call = _AttentionCall(dev, q, k, v, mask, scale, causal)
     if not call.serves:
         return NotImplemented
-    return call.backward_packed(call.as_operand(g), saved)
+    g = call.as_operand(g)
+    return call.backward_packed(g, *call.saved(g, saved))
 
 
 KERNELS: dict[str, Callable[..., Any]] = {
@@ -268,4 +344,8 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "attention_grads": _grads,
     "attention_masked_grads": _grads,
     "attention_packed_grads": partial(_grads, packed=True),
+    "attention_log_sums": _log_sums,
+    "attention_saved_log_sums": _saved_log_sums,
+    "attention_saved_slopes": _slopes,
+    "attention_packed_slopes": partial(_slopes, packed=True),
 }

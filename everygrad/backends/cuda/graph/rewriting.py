@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from everygrad import dtypes
 from everygrad.backends.cuda.attention.flash import lse_size
 from everygrad.compiler.facts import Move, OpFacts
 from everygrad.compiler.ir import Graph, Value, in_order, reachable
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from everygrad.dtypes import DType
 
 _ATTENTION = ("attention", "attention_masked")
+_LOG_SUMS = "attention_log_sums"
 _DERIVATIVES = ("attention_grads", "attention_masked_grads")
+_SLOPES = "attention_saved_slopes"
 _MOVES = (Move.PERMUTE, Move.RESHAPE, Move.SLICE)
 _HEADS_APART = (0, 2, 1, 3)  # (batch, tokens, heads, width) to (batch, heads, tokens, width)
 
@@ -53,6 +56,11 @@ SAVED = BackendOp("attention_saved", _saved)
 SAVED_GRADS = BackendOp("attention_saved_grads", _side_by_side)
 # of a backward whose forward is another graph: the statistics are computed again
 PACKED_GRADS = BackendOp("attention_packed_grads", _side_by_side)
+# the same with its result and logarithms given, and the logarithms in what a forward saved
+PACKED_SLOPES = BackendOp("attention_packed_slopes", _side_by_side)
+SAVED_LOG_SUMS = BackendOp(
+    "attention_saved_log_sums", lambda q, *others, **params: (q.shape[:-1], dtypes.float32)
+)
 
 
 class AttentionRewriter(Rewriter):
@@ -68,10 +76,12 @@ class AttentionRewriter(Rewriter):
                 self.users.setdefault(a, []).append(v)
         self.moves = {v.move: v.op for v in self.live if v.move is not None}
         self.saved: dict[Any, Value] = {}  # by arguments and settings: what a forward saved
+        self.unmasked: dict[Any, list[Value]] = {}  # the same by q and k: with all that made it
         self.packed: dict[Value, Value] = {}  # by old value: derivatives, and slices of them
         self.rules: dict[str, Callable[[Value, list[Value]], Value | None]] = {
             **dict.fromkeys(_ATTENTION, self.attention),
-            **dict.fromkeys(_DERIVATIVES, self.derivatives),
+            **dict.fromkeys((*_DERIVATIVES, _SLOPES), self.derivatives),
+            _LOG_SUMS: self.log_sums,
             "slice": self.piece,
             "reshape": self.heads,
             "copy": self.contiguous,
@@ -93,17 +103,26 @@ class AttentionRewriter(Rewriter):
             return None
         saved = self.graph.call(SAVED, args, v.params, v.where, v.generation)
         self.saved[_key(args, v.params)] = saved
+        if len(args) == 3:
+            self.unmasked[_key(args[:2], v.params)] = [*args, saved]
         batch, heads, tokens, width = q.shape
         flat = self.moved(Move.SLICE, saved, slices=((0, q.size, 1),))
         joined = self.moved(Move.RESHAPE, flat, shape=(batch, tokens, heads, width))
         return self.moved(Move.PERMUTE, joined, axes=_HEADS_APART)
+
+    def log_sums(self, v: Value, args: list[Value]) -> Value | None:
+        """Those of attention that came before, which saved them."""
+        found = self.unmasked.get(_key(args, v.params))
+        if found is None:
+            return None
+        return self.graph.call(SAVED_LOG_SUMS, found, v.params, v.where, v.generation)
 
     def derivatives(self, v: Value, args: list[Value]) -> Value | None:
         g, *inputs = args
         if not self.packs(*inputs[:3]) or not self.is_split(v, inputs[0].shape):
             return None
         saved = self.saved.get(_key(inputs, v.params))
-        op, given = PACKED_GRADS, args
+        op, given = PACKED_SLOPES if v.name == _SLOPES else PACKED_GRADS, args
         if saved is not None:
             op, given = SAVED_GRADS, [g, *inputs[:3], saved, *inputs[3:]]
         found = self.packed[v] = self.graph.call(op, given, v.params, v.where, v.generation)

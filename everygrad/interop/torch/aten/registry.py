@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,6 +10,9 @@ from everygrad.core.tensor import Tensor
 from everygrad.dtypes import DType
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+Unread = tuple[int, ...] | Callable[[Sequence[Any], str], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class Handler:
     Result, or a list of them (None for an output that is no tensor). `wants_inputs`: called with
     `inputs=`, the Results of the tensors among its arguments, in order. `wants_device`: called with
     `device=`, where the program's inputs are. `refused`: why no program may hold this overload.
-    `unread`: arguments, by position, that PyTorch's kernel needs and the function does not read.
+    `unread`: arguments, by position, that PyTorch's kernel needs and the function does not read, or
+    a function that says which, of the arguments (tensors as Results) and the device.
     """
 
     function: Callable[..., Any]
@@ -40,7 +44,7 @@ class Handler:
     wants_inputs: bool = False
     wants_device: bool = False
     refused: str = ""
-    unread: tuple[int, ...] = ()
+    unread: Unread = ()
 
 
 HANDLERS: dict[str, Handler] = {}
@@ -53,7 +57,7 @@ def aten(
     wants_inputs: bool = False,
     wants_device: bool = False,
     refused: str = "",
-    unread: tuple[int, ...] = (),
+    unread: Unread = (),
 ) -> Callable[[Function], Function]:
     """Enter a function into the table as the overloads named, such as "add.Tensor".
 
@@ -72,4 +76,4 @@ def aten(
     return enter
 
 
-__all__ = ["HANDLERS", "Handler", "Result", "Tensor", "aten"]
+__all__ = ["HANDLERS", "Handler", "Result", "Tensor", "Unread", "aten"]

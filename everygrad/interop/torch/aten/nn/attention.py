@@ -6,14 +6,20 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from everygrad.backends import base
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
 from everygrad.interop.torch.aten.derivatives import pulled, pulled_where, wide
-from everygrad.interop.torch.aten.registry import Result, aten
+from everygrad.interop.torch.aten.registry import Result, Unread, aten
 from everygrad.nn.functional import gelu, scaled_dot_product_attention
 from everygrad.ops.elementwise.basic import where
 from everygrad.ops.elementwise.math import relu
 from everygrad.ops.linalg.matmul import matmul
+from everygrad.ops.nn.attention import (
+    ATTENTION_LOG_SUMS,
+    attention_log_sums,
+    attention_saved_slopes,
+)
 from everygrad.ops.nn.softmax_and_norm import dropout, layer_norm, softmax
 from everygrad.ops.python.creation import ones, zeros
 from everygrad.ops.reduce.reductions import logsumexp
@@ -60,7 +66,51 @@ def _scores(q: Tensor, k: Tensor, mask: Maybe, causal: bool, scale: float | None
 
 def _log_sums(q: Tensor, k: Tensor, mask: Maybe, causal: bool, scale: float | None) -> Tensor:
     """The logarithm of what the softmax divides by, which PyTorch keeps for its backward."""
+    if mask is None and q.shape[:-2] == k.shape[:-2]:
+        return attention_log_sums(q, k, scale, causal)
     return logsumexp(_scores(q, k, mask, causal, scale), axis=-1)
+
+
+def _slopes(
+    g: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    log_sums: Tensor,
+    causal: bool,
+    scale: float | None,
+) -> tuple[Tensor, ...]:
+    """The derivatives, by what the forward gave where the device has kernels for that: where it has
+    none, `unread_without_kernels` puts zeros in its place."""
+    if not q.shape[:-2] == k.shape[:-2] == v.shape[:-2] or not serves_log_sums(q, k):
+        return pulled(lambda q, k, v: _attend(q, k, v, None, causal, scale), g, q, k, v)
+    log_sums = log_sums.reshape((*q.shape[:-2], -1))[..., : q.shape[-2]]
+    return tuple(attention_saved_slopes(g, q, k, v, out, log_sums, scale, causal))
+
+
+def serves_log_sums(q: Any, k: Any, device: str = "") -> bool:
+    """Whether a device has kernels that leave and read what a softmax divides by: elsewhere it
+    would be a product of all queries and keys of its own."""
+    options = {"scale": 1.0, "causal": False}
+    found: bool = base.get(device or q.device).serves(ATTENTION_LOG_SUMS, [q, k], options)
+    return found
+
+
+def unread_without_kernels(
+    places: tuple[int, ...], saved: tuple[int, ...], bias: int | None = None
+) -> Unread:
+    """The arguments of a backward that nothing reads: `places` always, and `saved`, the result and
+    its logarithms, where attention is not of plain queries, keys and values, on a device that reads
+    them."""
+
+    def unread(args: Sequence[Any], device: str) -> tuple[int, ...]:
+        q, k, v = args[1:4]
+        alike = q.shape[:-2] == k.shape[:-2] == v.shape[:-2] and q.shape[-1] == v.shape[-1]
+        plain = alike and (bias is None or args[bias] is None)
+        return places if plain and serves_log_sums(q, k, device) else (*saved, *places)
+
+    return unread
 
 
 def _no_dropout(name: str, p: float) -> None:
@@ -126,7 +176,9 @@ def _fused(
     _no_dropout("scaled_dot_product_attention", dropout_p)
     log_sums = _log_sums(q, k, bias, causal, scale)
     wanted = result[1].shape
-    if not wanted[-1]:  # they were not asked for
+    if len(wanted) > log_sums.ndim:  # cuDNN's have one more axis
+        log_sums = log_sums.expand_dims(-1)
+    elif not wanted[-1]:  # they were not asked for
         log_sums = zeros(wanted, q.dtype, q.device)
     elif wanted[-1] > log_sums.shape[-1]:  # kernels that round the number of queries up
         more = wanted[-1] - log_sums.shape[-1]
@@ -188,24 +240,35 @@ def flash(
     return _with_nothing(found, result, q)
 
 
-@aten("_scaled_dot_product_flash_attention_backward.default", unread=(4, 5, 12, 13))
+@aten(
+    "_scaled_dot_product_flash_attention_backward.default",
+    unread=unread_without_kernels((12, 13), (4, 5)),
+)
 def flash_backward(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, *given: Any, scale: float | None = None
 ) -> tuple[Tensor, ...]:
-    causal = given[7]
-    return pulled(lambda q, k, v: _attend(q, k, v, None, causal, scale), g, q, k, v)
+    out, log_sums, causal = given[0], given[1], given[7]
+    return _slopes(g, q, k, v, out, log_sums, causal, scale)
 
 
-@aten("_scaled_dot_product_cudnn_attention_backward.default", unread=(4, 5, 6, 7))
+@aten(
+    "_scaled_dot_product_cudnn_attention_backward.default",
+    unread=unread_without_kernels((6, 7), (4, 5), bias=8),
+)
 def cudnn_backward(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, *given: Any, scale: float | None = None
 ) -> tuple[Tensor, ...]:
     """(out, log_sums, seed, offset, bias, 4 sizes, dropout_p, is_causal) follow the values."""
-    bias, causal = given[4], given[10]
+    out, log_sums, bias, causal = given[0], given[1], given[4], given[10]
+    if bias is None:
+        return _slopes(g, q, k, v, out, log_sums, causal, scale)
     return pulled(lambda q, k, v: _attend(q, k, v, bias, causal, scale), g, q, k, v)
 
 
-@aten("_scaled_dot_product_efficient_attention_backward.default", unread=(5, 6, 7, 8))
+@aten(
+    "_scaled_dot_product_efficient_attention_backward.default",
+    unread=unread_without_kernels((7, 8), (5, 6), bias=4),
+)
 def efficient_backward(
     g: Tensor,
     q: Tensor,
@@ -222,6 +285,9 @@ def efficient_backward(
     *,
     scale: float | None = None,
 ) -> list[Maybe]:
+    if bias is None:
+        found = _slopes(g, q, k, v, out, log_sums, is_causal, scale)
+        return [d if on else None for d, on in zip((*found, None), grad_input_mask, strict=True)]
     return pulled_where(
         lambda q, k, v, bias: _attend(q, k, v, bias, is_causal, scale),
         g,
