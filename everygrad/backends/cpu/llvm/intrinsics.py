@@ -174,11 +174,8 @@ def _narrow_bfloat16(e: Emitter, x: Value) -> Value:
     return e.cast("trunc", e.op("lshr", chosen, literal("i32", 16)), "i16")
 
 
-def apply(e: Emitter, fn: str, dtype: DType, args: list[Value], exponent: Any = None) -> Value:
-    """The intrinsic `fn` of `args`, all of `dtype` (for select: the branches are).
-
-    `exponent` is the second argument of pow where that is a constant.
-    """
+def apply(e: Emitter, fn: str, dtype: DType, args: list[Value]) -> Value:
+    """The intrinsic `fn` of `args`, all of `dtype` (for select: the branches are)."""
     if fn == "select":
         return e.select(*args)
     if fn == "bits":  # half floats are float32 by now
@@ -187,7 +184,7 @@ def apply(e: Emitter, fn: str, dtype: DType, args: list[Value], exponent: Any = 
         return e.cast("bitcast", args[0], _OF_BITS[dtype])
     if dtype in _HALVES:
         wide = [cast(e, a, dtype, dtypes.float32) for a in args]
-        result = apply(e, fn, dtypes.float32, wide, exponent)
+        result = apply(e, fn, dtypes.float32, wide)
         if INTRINSICS[fn][1] == "bool":
             return result
         return cast(e, result, dtypes.float32, dtype)
@@ -199,8 +196,10 @@ def apply(e: Emitter, fn: str, dtype: DType, args: list[Value], exponent: Any = 
         return _BOOL[fn](e, *args)
     if not dtype.is_float:
         return _INTEGER[fn](e, dtype, *args)
-    if fn == "pow" and exponent in _POWERS:
-        return _POWERS[exponent](e, args[0])
+    if fn == "pow":
+        for exponent, power in _POWERS.items():
+            if args[1] == literal(args[1].type, exponent):
+                return power(e, args[0])
     rule = _FLOAT.get(fn)
     return rule(e, *args) if rule is not None else _elementary(e, fn, *args)
 

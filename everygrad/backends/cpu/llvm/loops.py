@@ -46,8 +46,7 @@ def program_body(e: Emitter, program: Program, inputs: dict[int, Value]) -> Valu
             if inst.fn == "select":
                 condition = insts[inst.args[0]].dtype
                 args[0] = intrinsics.cast(e, args[0], condition, dtypes.bool_)
-            exponent = last.value if inst.fn == "pow" and last.fn == "const" else None
-            values.append(intrinsics.apply(e, inst.fn, last.dtype, args, exponent))
+            values.append(intrinsics.apply(e, inst.fn, last.dtype, args))
     return values[-1]
 
 
