@@ -32,6 +32,9 @@ LARGE = edge(__name__, "LARGE", 1 << 23, "products")  # from which BLAS's own th
 _START = identity("add", float64)  # a product with k = 1 is a sum of one product
 # from which BLAS uses threads for a gemv: 0.1 ms of reading memory
 GEMV = edge(__name__, "GEMV", 1 << 19, "products")
+# terms of a gemv over rows of the matrix, which BLAS adds one after the other: more lose digits
+STRETCH = edge(__name__, "STRETCH", 1 << 9, "size")
+CHUNKS = 16  # of a product: as many whatever the number of threads, which must not change its bits
 
 
 def openblas(files: str) -> Iterator[Any]:
@@ -111,9 +114,10 @@ def matmul(x: Any, y: Any) -> Any:
             out = np.multiply(x, y)  # a column times a row: BLAS takes several times as long
             out += _START
             return out
-        if one > GEMV and 1 in (m, n):
+        if 1 in (m, n) and (one > GEMV or k > 2 * STRETCH):
+            apart = (y.strides[0] if m == 1 else x.strides[1]) != x.itemsize  # terms of the matrix
             with OneThread():  # waiting for a second thread took up to 8 ms
-                return np.matmul(x, y)
+                return _in_stretches(x, y) if apart and k > 2 * STRETCH else np.matmul(x, y)
         if one <= SMALL:
             return np.matmul(x, y)
         if one > LARGE:
@@ -128,7 +132,7 @@ def matmul(x: Any, y: Any) -> Any:
         if count * one <= SMALL:
             return np.matmul(x, y)
     with OneThread():
-        if count * one <= SPLIT or num_threads() == 1:
+        if count * one <= SPLIT:
             return np.matmul(x, y)
         out = empty((*batch, m, n), x.dtype)
         if count > 1:
@@ -141,8 +145,27 @@ def matmul(x: Any, y: Any) -> Any:
 
 
 def _split(count: int, task: Callable[[int, int], Any]) -> None:
-    """Two parts per thread, so that a thread that wakes late delays little."""
-    parallel_for(count, max(1, -(-count // (2 * num_threads()))), task)
+    """The task on ranges that are the same for any number of threads: two parts per thread for up
+    to eight of them, so that a thread that wakes late delays little."""
+    chunk = max(1, -(-count // CHUNKS))
+
+    def some(first: int, last: int) -> None:
+        for k in range(first, last):
+            task(k * chunk, min(count, (k + 1) * chunk))
+
+    parallel_for(-(-count // chunk), 1, some)
+
+
+def _in_stretches(x: Any, y: Any) -> Any:
+    """A vector times a matrix, whose many terms are added in stretches."""
+    (m, k), n = x.shape, y.shape[1]
+    count = k // STRETCH
+    whole = count * STRETCH
+    rows = x[:, :whole].reshape(m, count, STRETCH).swapaxes(0, 1)
+    parts = np.empty((m, n, count + 1), x.dtype)
+    parts[..., :count] = np.matmul(rows, y[:whole].reshape(count, STRETCH, n)).transpose(1, 2, 0)
+    parts[..., count] = np.matmul(x[:, whole:], y[whole:])
+    return np.add.reduce(parts, axis=-1)
 
 
 def _by_matrix(x: Any, y: Any, out: Any, batch: tuple[int, ...], count: int) -> None:

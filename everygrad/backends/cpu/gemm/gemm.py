@@ -44,6 +44,7 @@ BLOCKS = edge(__name__, "BLOCKS", 16, "count")  # wanted for a large product
 LONG = edge(__name__, "LONG", 1024, "size")  # k from which split-K is considered, for at most
 WIDE = edge(__name__, "WIDE", 1 << 16, "elements")  # elements of the result
 VERY_LONG = edge(__name__, "VERY_LONG", 1 << 18, "size")  # k that is split into more parts
+DEEPEST = edge(__name__, "DEEPEST", 512, "size")  # terms that are added one after the other
 FEW = edge(__name__, "FEW", 4, "count")  # products of a batch up to which split-K is considered
 TILES = edge(__name__, "TILES", 16, "count")  # along m that should share a panel; more, when B
 BIG = edge(__name__, "BIG", 1 << 20, "bytes")  # has more bytes, and comes from an outer cache
@@ -57,8 +58,6 @@ def matmul(
     """out = a @ b; the arguments are out, a, b, or a and b are numbers `args` of them. Rows of
     `out` must be contiguous."""
     product = product_of(a, b, out, args, machine().has_bf16_dots)
-    if 0 in out.shape:
-        return Work(())
     parts, size = _parts(product), product.dtype.itemsize
     in_stretches = product.is_half and product.k > _plan_gemm(product, machine()).depth
     if parts == 1 and not in_stretches:
@@ -188,7 +187,8 @@ def _depth(p: Product, width: int, in_place: bool = False) -> int:
     accumulator, so a very long k should have few; they are longer if no panel must fit the cache.
     """
     panel = HALF_PANEL if p.is_half else PANEL
-    most = max(16, panel // (width * p.dtype.itemsize), math.isqrt(p.k) if in_place else 0)
+    most = max(16, min(DEEPEST, panel // (width * p.dtype.itemsize)))
+    most = max(most, math.isqrt(p.k) if in_place else 0)
     depth = max(1, -(-p.k // max(1, -(-p.k // most))))
     least = 4 + p.k - p.whole
     while p.k >= least and (p.k - 1) % depth + 1 < least:  # packing copies up to four at a time
