@@ -30,7 +30,7 @@ HALVES = (dtypes.float16, dtypes.bfloat16)
 
 
 def lower(p: Any, v: Value) -> None:
-    """Add the steps of value v to planner p."""
+    """Add the steps of value v, which has elements, to planner p."""
     rule = RULES.get(v.name)
     if rule is None or not rule(p, v):
         p.host(v, host_call(v))
@@ -140,8 +140,6 @@ def _gather(p: Any, v: Value) -> bool:
 
 
 def _last_write(p: Any, v: Value) -> bool:
-    if not v.size:
-        return False
     slot, index = p.contiguous_operand(v.args[0])
     p.guard(v, slot, index, "setitem: index", v.params["size"])
     work = gather_scatter.last_write(index, v.params["size"])
@@ -150,7 +148,7 @@ def _last_write(p: Any, v: Value) -> bool:
 
 
 def _index_put(p: Any, v: Value) -> bool:
-    if v.dtype.itemsize > 8 or not v.size or not v.args[1].size:
+    if v.dtype.itemsize > 8 or not v.args[1].size:
         return False
     (x_slot, x), (i_slot, index), (s_slot, _) = (p.contiguous_operand(a) for a in v.args)
     p.guard(v, i_slot, index, "setitem: index", x.shape[0])
@@ -162,6 +160,8 @@ def _index_put(p: Any, v: Value) -> bool:
 def _adding(p: Any, v: Value) -> bool:
     if v.dtype.is_complex or v.dtype.itemsize == 2 or v.dtype is dtypes.bool_:
         return False
+    if not all(a.size for a in v.args):  # nothing is added
+        return False
     (x_slot, x), (i_slot, index), (s_slot, _) = (p.contiguous_operand(a) for a in v.args)
     work = getattr(gather_scatter, v.name)(x, index, v.params["axis"])
     p.emit(work, [p.slot(v), x_slot, i_slot, s_slot], f"%{v.number} {v.name}")
@@ -169,7 +169,7 @@ def _adding(p: Any, v: Value) -> bool:
 
 
 def _scan(p: Any, v: Value) -> bool:
-    if not scan_lowering.serves(v.args[0].dtype) or not v.size:
+    if not scan_lowering.serves(v.args[0].dtype):
         return False
     given = [p.contiguous_operand(a) for a in v.args]
     work = scan.scan(v.name, given[0][1], **v.params)
@@ -178,7 +178,7 @@ def _scan(p: Any, v: Value) -> bool:
 
 
 def _ctc(p: Any, v: Value) -> bool:
-    if v.dtype not in REAL or v.args[-1].dtype is not dtypes.int64 or not v.size:
+    if v.dtype not in REAL or v.args[-1].dtype is not dtypes.int64:
         return False
     slots = [p.contiguous_operand(a)[0] for a in v.args]
     work = ctc.work(v.name, v.dtype, v.shape)
@@ -187,7 +187,7 @@ def _ctc(p: Any, v: Value) -> bool:
 
 
 def _recurrent(p: Any, v: Value, lower: Callable[[Any, Value], bool]) -> bool:
-    if v.dtype not in REAL or not v.size or not v.args[0].size:
+    if v.dtype not in REAL or not v.args[0].size:
         return False
     return lower(p, v)
 
@@ -197,7 +197,7 @@ def _order(p: Any, v: Value, downwards: str) -> bool:
     parameter that asks for the largest first."""
     (x,), axis = v.args, v.params["axis"]
     last = axis == len(x.shape) - 1
-    if not last or not v.size or x.shape[axis] < SHORT or x.dtype.is_complex:
+    if not last or x.shape[axis] < SHORT or x.dtype.is_complex:
         return False
     x_slot, operand = p.contiguous_operand(x)
     work = sort.order(operand, v.shape[axis], v.params[downwards])
@@ -207,7 +207,7 @@ def _order(p: Any, v: Value, downwards: str) -> bool:
 
 def _search(p: Any, v: Value) -> bool:
     x = v.args[0]
-    if x.dtype.is_complex or x.dtype in HALVES or not v.size:
+    if x.dtype.is_complex or x.dtype in HALVES:
         return False
     (x_slot, x), (v_slot, values) = (p.contiguous_operand(a) for a in v.args)
     work = search.searchsorted(x, values, v.params["right"])

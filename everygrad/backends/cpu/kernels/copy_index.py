@@ -76,13 +76,11 @@ def is_transposed(shape: Shape, strides: Shape) -> bool:
 
 @lru_cache(maxsize=1024)
 def copy(source: ArrayLayout, target: ArrayLayout) -> Step:
-    """target[...] = source[...]; args: target, source."""
+    """target[...] = source[...]; args: target, source, each where its layout begins."""
     tables = [list(target.strides), list(source.strides)]
     sizes = _merged(target.shape, tables) or [1]
     tables = [t or [0] for t in tables]
-    across = None
-    if not source.offset and not target.offset:
-        across = transpose.transposed_axis(sizes, *tables)
+    across = transpose.transposed_axis(sizes, *tables)
     if across is not None:
         return transpose.copy(sizes, tables[0], tables[1], across, target.dtype.itemsize)
     if len(sizes) == 1:
@@ -96,8 +94,8 @@ def copy(source: ArrayLayout, target: ArrayLayout) -> Step:
     with w.counted("b", "%lo", "%hi") as block, w.counted("r", *rows.range(block)) as row:
         index = w.indices(row, rows.sizes[:-1])
         bases = [
-            w.offset(p, o.offset, tuple(t[:-1]), index, dtype)
-            for p, o, t in zip(("%p0", "%p1"), (target, source), tables, strict=True)
+            w.offset(p, 0, tuple(t[:-1]), index, dtype)
+            for p, t in zip(("%p0", "%p1"), tables, strict=True)
         ]
         with w.counted("c", "0", str(rows.sizes[-1]), parallel=True) as c:
             value = w.load(w.element(bases[1], (tables[1][-1],), [c], dtype), dtype, True)

@@ -240,9 +240,8 @@ def _eager(op: str) -> Callable[..., Any]:
         given = [np.ascontiguousarray(a) for a in (first, *others)]
         given.append(np.ascontiguousarray(times, np.int64))
         out = empty(first.shape, first.dtype)
-        if first.size:
-            made = work(op, FROM_NP[first.dtype], first.shape, known=False)
-            run(made, [out], [*given, np.array(first.shape, np.int64)])
+        made = work(op, FROM_NP[first.dtype], first.shape, known=False)
+        run(made, [out], [*given, np.array(first.shape, np.int64)])
         return out
 
     return call
