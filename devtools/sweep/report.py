@@ -92,7 +92,7 @@ def untaken_text(device: str, untaken: Sequence[Untaken]) -> str:
     reasons: Counter[str] = Counter()
     listed = []
     for u in untaken:
-        reason = reason_for(device, u.file, u.line)
+        reason = reason_for(device, u.file, u.line, u.at)
         reasons[reason] += bool(reason)
         if not reason:
             where = f"to {u.to}" if u.to > 0 else "to the end"

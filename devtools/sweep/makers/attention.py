@@ -33,13 +33,15 @@ def attention(d: Draw) -> Problem:
         shapes[1:] = [(batch, heads // groups, *s[2:]) for s in shapes[1:]]
     inputs = [d.floats(s, dtype, -1.5, 1.5) for s in shapes]
     mask = d.pick(("", "", "added", "boolean")) if not causal else ""
-    shape = d.pick([(queries, keys), (batch, 1, queries, keys), (batch, heads, 1, keys)])
+    shape = d.pick(
+        [(queries, keys), (batch, 1, queries, keys), (batch, heads, 1, keys), (queries, 1)]
+    )
     if mask == "added":
         inputs.append(d.floats(shape, dtype, -2, 2, grad=d.chance(0.3)))
     elif mask:  # every query may look at one key: what else would it see?
         array = d._values.random(shape) < 0.6
         array[..., :1] = True
-        inputs.append(d.given(array, "bool", False, False))
+        inputs.append(d.given(array, "bool", True, False, repeats=False))
     grouped = {"enable_gqa": True} if groups > 1 else {}
 
     def ours(q: eg.Tensor, k: eg.Tensor, v: eg.Tensor, m: eg.Tensor | None = None) -> eg.Tensor:

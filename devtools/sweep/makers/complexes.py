@@ -17,7 +17,9 @@ from devtools.sweep.problem import Problem
 from devtools.sweep.referee import as_list
 
 
-def _ours(f: Callable[..., Any], complexes: int) -> Callable[..., Any]:
+def of_parts(f: Callable[..., Any], complexes: int) -> Callable[..., Any]:
+    """f on complex numbers that are given and returned as their parts."""
+
     def run(*parts: Any) -> Any:
         made = [eg.complex(parts[2 * k], parts[2 * k + 1]) for k in range(complexes)]
         outs = as_list(f(*made, *parts[2 * complexes :]))
@@ -26,7 +28,9 @@ def _ours(f: Callable[..., Any], complexes: int) -> Callable[..., Any]:
     return run
 
 
-def _theirs(f: Callable[..., Any], complexes: int) -> Callable[..., Any]:
+def of_torchs_parts(f: Callable[..., Any], complexes: int) -> Callable[..., Any]:
+    """The same of a function of PyTorch's."""
+
     def run(*parts: Any) -> Any:
         made = [torch.complex(parts[2 * k], parts[2 * k + 1]) for k in range(complexes)]
         outs = as_list(f(*made, *parts[2 * complexes :]))
@@ -36,6 +40,20 @@ def _theirs(f: Callable[..., Any], complexes: int) -> Callable[..., Any]:
 
 
 Pair = tuple[Callable[..., Any], Callable[..., Any]]
+
+
+def _ours_written(x: eg.Tensor) -> eg.Tensor:
+    out = x * 2
+    out[[0, 0]] = x[:1]
+    return out
+
+
+def _theirs_written(x: torch.Tensor) -> torch.Tensor:
+    out = x * 2
+    out[:1] = x[:1]
+    return out
+
+
 UNARY: dict[str, Pair] = {
     "exp": (eg.exp, torch.exp),
     "sin": (eg.sin, torch.sin),
@@ -58,6 +76,13 @@ UNARY: dict[str, Pair] = {
         lambda x: torch.where(x.real > 0, x, x * 2),
     ),
     "concat": (lambda x: eg.concat([x, x]), lambda x: torch.cat([x, x])),
+    "pad": (
+        lambda x: eg.pad(x, ((0, 0),) * (x.ndim - 1) + ((1, 2),)),
+        lambda x: torch.nn.functional.pad(x, (1, 2)),
+    ),
+    "stack": (lambda x: eg.stack([x, x * 2], axis=-1), lambda x: torch.stack([x, x * 2], -1)),
+    "take": (lambda x: x[..., [0, 0]], lambda x: x[..., [0, 0]]),
+    "scatter": (_ours_written, _theirs_written),
     # PyTorch's MKL refuses to transform no rows
     "fft": (lambda x: eg.fft.fft(x), lambda x: torch.fft.fft(x) if x.numel() else x * 1),
 }
@@ -72,16 +97,21 @@ def unary(d: Draw) -> Problem:
     shape = d.shape(d.between(2, 3))
     parts = [d.floats(shape, dtype, -1, 1) for _ in range(2)]
     ours, theirs = UNARY[name]
-    return Problem(parts, _ours(ours, 1), _theirs(theirs, 1), floor=1.0, dtype=dtype)
+    return Problem(parts, of_parts(ours, 1), of_torchs_parts(theirs, 1), floor=1.0, dtype=dtype)
 
 
 def products(d: Draw) -> Problem:
     dtype = _dtype(d)
     m, k, n = (d.size(d.pick((12, 70))) for _ in range(3))
     batch = d.shape(d.between(0, 1), 6)
+    if large := d.chance(0.15):  # more than one thread's work
+        m, k, n = d.pick(((150, 200, 170), (170, 200, 130), (280, 210, 170), (60, 64, 70)))
+        batch = () if m > 60 else d.pick(((18,), (1, 18), (3, 7)))
     parts = [d.floats((*batch, m, k), dtype, -1, 1) for _ in range(2)]
+    if large and d.chance(0.3):
+        batch = ()  # of one operand alone
     parts += [d.floats((*batch, k, n), dtype, -1, 1) for _ in range(2)]
-    f = _ours(lambda a, b: a @ b, 2), _theirs(lambda a, b: a @ b, 2)
+    f = of_parts(lambda a, b: a @ b, 2), of_torchs_parts(lambda a, b: a @ b, 2)
     return Problem(parts, *f, floor=math.sqrt(k), dtype=dtype)
 
 
@@ -91,7 +121,7 @@ LINALG = ("inv", "det", "matrix_exp", "eigvalsh", "cholesky", "solve")
 def matrices(d: Draw) -> Problem:
     """Well-conditioned ones, as the real ones of `linalg` are."""
     name, dtype = d.pick(LINALG), _dtype(d)
-    n, batch = d.size(24), d.shape(d.between(0, 1), d.pick((3, 40)))
+    n, batch = d.size(d.pick((24, 90))), d.shape(d.between(0, 1), d.pick((3, 40)))
     hermitian = name in ("eigvalsh", "cholesky")
     real, imag = (
         d.given(
@@ -112,8 +142,8 @@ def matrices(d: Draw) -> Problem:
     count = 1 + len(right) // 2
     return Problem(
         (real, imag, *right),
-        _ours(of(eg, lambda a: eg.conj(a).mT), count),
-        _theirs(of(torch, lambda a: a.mH), count),
+        of_parts(of(eg, lambda a: eg.conj(a).mT), count),
+        of_torchs_parts(of(torch, lambda a: a.mH), count),
         floor=2.0,
         looseness=8.0,
         dtype=dtype,

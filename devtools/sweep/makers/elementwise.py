@@ -120,8 +120,13 @@ def specials(d: Draw) -> Problem:
         "isfinite": None,
         "abs": None,
         "sign": None,
+        "signbit": None,
+        "copysign": torch.copysign,
+        "nextafter": torch.nextafter,
     }
     name, shape, dtype = d.pick(tuple(names)), d.any_shape(), d.dtype()
+    if name == "nextafter" and dtype != "float64":  # the next of another dtype is another
+        name = "signbit"
     first, other = d.specials(shape, dtype), names[name]
     if other is None:
         theirs = getattr(torch, name)
@@ -154,6 +159,61 @@ def integers(d: Draw) -> Problem:
     x = d.integers(shape, low, 12, kind, layout=True)
     y = d.integers(shape, 1, 7 if "shift" in name or name == "pow" else 12, kind, layout=True)
     return Problem((x, y), getattr(eg, name), names[name], "exact")
+
+
+def unsigned(d: Draw) -> Problem:
+    """Of dtypes for which PyTorch has few functions: small enough for its signed ones."""
+    names = {
+        "add": torch.add,
+        "multiply": torch.mul,
+        "floor_divide": torch.floor_divide,
+        "remainder": torch.remainder,
+        "maximum": torch.maximum,
+        "bitwise_right_shift": torch.bitwise_right_shift,
+        "pow": torch.pow,
+    }
+    name, shape = d.pick((*names, "sign", "abs", "square", "round")), d.any_shape()
+    kind = d.pick(("uint16", "uint32", "uint64"))
+    x, y = (d.integers(shape, low, 7, kind) for low in (0, 1))  # PyTorch has no flip of these
+    if name not in names:
+        theirs = getattr(torch, name)
+        return Problem((x,), getattr(eg, name), lambda x: theirs(x.to(torch.int64)), "exact")
+    return Problem(
+        (x, y),
+        getattr(eg, name),
+        lambda x, y: names[name](x.to(torch.int64), y.to(torch.int64)),
+        "exact",
+    )
+
+
+def roots(d: Draw) -> Problem:
+    """Powers that are numbers, of zeros of both signs and infinities: NumPy takes other ways."""
+    shape, dtype, exponent = d.any_shape(), d.dtype(halves=0), d.pick((0.5, 2.0, -1.0, 0.0, 3.0))
+    x = d.specials(shape, dtype)
+
+    def theirs(x: Any) -> Any:  # of a number 0.5 it takes the square root, which is NaN of -inf
+        return torch.pow(x, torch.full_like(x, exponent))
+
+    return Problem((x,), lambda x: eg.pow(x, exponent), theirs, "plain", dtype=dtype)
+
+
+def truths(d: Draw) -> Problem:
+    names = {
+        "logical_and": torch.logical_and,
+        "logical_or": torch.logical_or,
+        "logical_xor": torch.logical_xor,
+        "bitwise_and": torch.bitwise_and,
+        "bitwise_or": torch.bitwise_or,
+        "bitwise_xor": torch.bitwise_xor,
+    }
+    name, shape = d.pick(tuple(names)), d.any_shape()
+    x, y = d.booleans(shape), d.booleans(shape)
+    return Problem(
+        (x, y),
+        lambda x, y: eg.logical_not(getattr(eg, name)(x, y)),
+        lambda x, y: torch.logical_not(names[name](x, y)),
+        "exact",
+    )
 
 
 WHOLE = ("bool", "int8", "uint8", "int16", "int32", "int64")
@@ -211,6 +271,9 @@ SECTION = OpSection(
         "integers": (1.5, integers),
         "converting": (1, converting),
         "ternary": (1, ternary),
+        "unsigned": (0.7, unsigned),
+        "powers by numbers": (0.4, roots),
+        "truths": (0.4, truths),
     },
     weight=1.5,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -12,6 +13,7 @@ import everygrad as eg
 from devtools.sweep.draw import Draw
 from devtools.sweep.opsection import OpSection
 from devtools.sweep.problem import Problem
+from everygrad.ops.nn.recurrent import MODES, rnn_sequence
 
 
 def _emptied(d: Draw, least: int, keep: int = 0) -> tuple[int, ...]:
@@ -139,6 +141,88 @@ def matrices(d: Draw) -> Problem:
     )
 
 
+def searched(d: Draw) -> Problem:
+    """Places of no values, and of values among none."""
+    edges, values = d.pick(((0, 4), (4, 0), (0, 0)))
+    given = [np.sort(d._values.integers(-9, 9, n)) for n in (edges, values)]
+    return Problem(
+        [d.given(a, "float32", False, False) for a in given],
+        eg.searchsorted,
+        torch.searchsorted,
+        "exact",
+    )
+
+
+def written(d: Draw) -> Problem:
+    """No rows written, and rows without elements."""
+    n, width, count = d.pick(((5, 3, 0), (5, 0, 2), (0, 3, 0)))
+    dtype = d.dtype()
+    x, y = (d.floats((rows, width), dtype) for rows in (n, count))
+    i = d.integers((count,), 0, 1)
+
+    def ours(x: Any, i: Any, y: Any) -> Any:
+        out = x * 2
+        out[i] = y
+        return out
+
+    def theirs(x: Any, i: Any, y: Any) -> Any:
+        return (x * 2).index_put((i,), y)
+
+    return Problem((x, i, y), ours, theirs, dtype=dtype)
+
+
+def recurrent(d: Draw) -> Problem:
+    """No sequences: no states, and no gradient but zeros."""
+    mode, dtype = d.pick(("lstm", "gru", "tanh")), d.dtype(halves=0)
+    gates, states, *_ = MODES[mode]
+    steps, hidden = d.between(1, 3), d.size(9)
+    shapes = ((steps, 0, gates * hidden), (0, states * hidden), (gates * hidden, hidden))
+    return Problem(
+        [d.floats(s, dtype) for s in (*shapes, (gates * hidden,))],
+        lambda *given: rnn_sequence(*given, mode=mode),
+        lambda x, start, w, b: start.expand(steps, *start.shape) + x.sum() + w.sum() + b.sum(),
+        dtype=dtype,
+    )
+
+
+def images_normed(d: Draw) -> Problem:
+    """A norm over channels without places; its result has no elements."""
+    c, dtype = d.size(9), d.dtype()
+    shape = d.pick(((0, c, 3, 2), (2, c, 0, 2)))
+    x, w, b = d.floats(shape, dtype), d.floats((c,), dtype), d.floats((c,), dtype)
+    mean, var = (d.floats((c,), dtype, 0.5, 2, grad=False) for _ in range(2))
+    return Problem(
+        (x, w, b, mean, var),
+        lambda x, w, b, m, v: eg.nn.functional.batch_norm(x, m, v, w, b),
+        lambda x, w, b, m, v: F.batch_norm(x, m, v, w, b),
+        dtype=dtype,
+    )
+
+
+def factored(d: Draw) -> Problem:
+    """Factors of matrices without elements."""
+    dtype = d.dtype(halves=0, wide=0.5)
+    m, n, batch = d.pick(((0, 0, ()), (3, 3, (0,)), (4, 3, (0,)), (3, 0, ())))
+    x = d.floats((*batch, m, n), dtype, layout=False)
+    square = ("eigh", "slogdet", "lu") if m == n else ()
+    name = d.pick(("qr", "svdvals", "fft", *square))
+    if name == "fft":
+        return Problem(
+            (x,),
+            lambda x: eg.real(eg.fft.rfftn(x, s=(4, 4))) if 0 not in batch else x * 2,
+            lambda x: torch.zeros(4, 3, dtype=x.dtype) + x.sum() if 0 not in batch else x * 2,
+            dtype=dtype,
+        )
+    if name == "svdvals":
+        return Problem((x,), eg.linalg.svdvals, torch.linalg.svdvals, dtype=dtype)
+    return Problem(
+        (x,),
+        lambda x: list(getattr(eg.linalg, name)(x)),
+        lambda x: list(getattr(torch.linalg, name)(x)),
+        dtype=dtype,
+    )
+
+
 SECTION = OpSection(
     "empties",
     ("loop_nest",),
@@ -150,6 +234,11 @@ SECTION = OpSection(
         "no indices": (1, gathered),
         "attention of nothing": (0.5, attention),
         "no matrices": (0.5, matrices),
+        "factors of nothing": (0.7, factored),
+        "searches in nothing": (0.3, searched),
+        "no rows written": (0.4, written),
+        "no sequences": (0.3, recurrent),
+        "norms of no places": (0.4, images_normed),
     },
     weight=0.5,
 )

@@ -113,7 +113,10 @@ def moments(d: Draw) -> Problem:
 
 
 def products(d: Draw) -> Problem:
+    """Long ones now and then: their halves are multiplied first."""
     shape, dtype = _shape(d), d.dtype(halves=0)
+    if d.chance(0.2):
+        shape = d.pick(((1 << 18,), (9, 1 << 15), (1 << 15, 9), (3, 1 << 16, 2)))
     axis = d.between(0, len(shape) - 1)
     around = min(0.1, 10 / max(1, shape[axis]))  # neither overflows nor vanishes
     return Problem(
@@ -121,6 +124,19 @@ def products(d: Draw) -> Problem:
         lambda x: eg.prod(x, axis=axis),
         lambda x: torch.prod(x, axis),
         "values",
+        dtype=dtype,
+    )
+
+
+def over_nothing(d: Draw) -> Problem:
+    """Along no axis: each element is its own sum."""
+    shape, dtype = d.any_shape(), d.dtype(halves=0.3)
+    name = d.pick(("sum", "mean", "prod", "max"))
+    return Problem(
+        (d.floats(shape, dtype),),
+        lambda x: getattr(eg, name)(x, axis=()),
+        lambda x: x + 0.0 if name in ("sum", "mean") else x * 1,  # sums begin with 0.0
+        "exact",
         dtype=dtype,
     )
 
@@ -245,6 +261,7 @@ SECTION = OpSection(
         "amax": (2, extremes),
         "var": (2, moments),
         "prod": (1, products),
+        "sum along no axis": (0.3, over_nothing),
         "logsumexp": (1, logsumexp),
         "argmax": (2, places),
         "special amax": (1, specials),

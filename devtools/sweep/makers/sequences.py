@@ -12,6 +12,7 @@ from devtools.sweep.draw import Draw
 from devtools.sweep.opsection import OpSection
 from devtools.sweep.problem import Problem
 from everygrad.ops.nn.recurrent import MODES, rnn_sequence
+from everygrad.ops.nn.recurrent_step import cell_step
 
 
 def ctc(d: Draw) -> Problem:
@@ -132,14 +133,33 @@ def recurrent(d: Draw) -> Problem:
     )
 
 
+def cell(d: Draw) -> Problem:
+    """One step of a cell, whose gates are given."""
+    mode, dtype = d.pick(("lstm", "gru")), d.dtype(halves=0)
+    gates, states, *_ = MODES[mode]
+    batch, hidden = d.size(d.pick((9, 300))), d.size(d.pick((70, 600)))
+    if d.chance(0.1):
+        batch = 0
+    parts = [d.floats((batch, gates * hidden), dtype, -2, 2) for _ in range(2)]
+    now = [d.floats((batch, hidden), dtype, -1, 1) for _ in range(states)]
+    return Problem(
+        (*parts, *now),
+        lambda x, h, *now: cell_step(mode, x, h, now),
+        lambda x, h, *now: _stepped(mode, x, h, now),
+        floor=1.0,
+        dtype=dtype,
+    )
+
+
 SECTION = OpSection(
     "sequences",
-    ("complex_functions", "ctc", "recurrent", "scan"),
+    ("complex_functions", "ctc", "recurrent", "recurrent_step", "scan"),
     {
         "ctc_loss": (1, ctc),
         "complex": (1, complexes),
         "complex matmul": (0.5, complex_products),
         "rnn_sequence": (1, recurrent),
+        "cell_step": (1, cell),
     },
     weight=0.5,
 )
