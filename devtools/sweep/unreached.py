@@ -47,6 +47,7 @@ STATES = "compiled functions that exchange or alias their states (tests/jit/test
 REPORTED = "what reports print of a compiled function (tests/backends/webgpu/test_replay, test_jit)"
 RANKS = "communication between ranks (tests/distributed)"
 LANGUAGE = "statements of the kernel language that no kernel of this device has (tests/codegen)"
+NOTHING = "a product without elements, which no op hands on (tests/backends/cpu/test_gemm)"
 WARNINGS = "a filter of the user's that raises NumPy's warnings"
 EMPTY_AXIS = "an index into an axis without elements, which is refused"
 HARDWARE = "a GPU with cores of its own, not a software adapter"
@@ -75,6 +76,7 @@ ROWS = (
         "cpu/gemm/blas.py", r"openblas|prefix, suffix|self\.controls|lowered|folder\.glob", MACHINE
     ),
     Row("cpu/gemm/eager_matmul.py", r">= _MOST", BOUND),
+    Row("cpu/gemm/gemm.py", r"0 in out\.shape", NOTHING),
     Row("cpu/gemm/gemm_product.py", r"dtype not in|shape\[-2\] !=|strides\[-1\] !=", REFUSED),
     Row("cpu/gemm/gemm_tile.py", r'has\("neon"\)', MACHINE),
     Row(

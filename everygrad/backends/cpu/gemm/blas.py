@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from everygrad.backends.cpu.runtime.pool import empty
-from everygrad.backends.thread_pool import num_threads, parallel_for
+from everygrad.backends.thread_pool import parallel_for
 from everygrad.compiler.accumulate import identity
 from everygrad.compiler.thresholds import edge
 from everygrad.core.scopes import Scope

@@ -58,6 +58,8 @@ def matmul(
     """out = a @ b; the arguments are out, a, b, or a and b are numbers `args` of them. Rows of
     `out` must be contiguous."""
     product = product_of(a, b, out, args, machine().has_bf16_dots)
+    if 0 in out.shape:
+        return Work(())
     parts, size = _parts(product), product.dtype.itemsize
     in_stretches = product.is_half and product.k > _plan_gemm(product, machine()).depth
     if parts == 1 and not in_stretches:
