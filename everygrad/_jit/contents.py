@@ -27,6 +27,7 @@ from everygrad._jit.bytecode import UNKNOWN, Imported, Some
 from everygrad._jit.frames import Follower
 from everygrad._jit.guards import (
     MISSING,
+    Answer,
     Array,
     Attribute,
     Content,
@@ -36,6 +37,7 @@ from everygrad._jit.guards import (
     Length,
     Members,
     Memory,
+    NativeState,
     content_of,
     facts_of,
     in_class,
@@ -58,6 +60,7 @@ from everygrad._jit.inspection import (
     slots_of,
     unfollowed_code,
 )
+from everygrad._jit.native_state import decimal_settings, is_decimal, kept_by
 from everygrad.autograd.modes import transform_depth
 from everygrad.core.tensor import Tensor, Wrapped
 from everygrad.errors import TraceError
@@ -90,6 +93,7 @@ class Contents(Follower):
         self.tensors: set[int] = set()  # ids of those that were read from Python
         self.imported: set[str] = set()  # names of modules
         self.property_code: CodeType | None = None
+        self.decimal_settings = decimal_settings()
         self._searched: set[CodeType] = set()  # code all of whose functions are known
         self.mark(fn, getattr(fn, "__qualname__", "the function"))
         for argument in arguments:
@@ -122,6 +126,8 @@ class Contents(Follower):
         elif isinstance(held, BOUND):
             self.mark(bound_to(held), text)
         elif isinstance(held, functools.partial):
+            for name in ("func", "args"):  # __setstate__ changes them
+                self.note(Attribute(f"{text}.{name}", held, getattr(held, name), name), name)
             for value in (held.func, *held.args):
                 self.mark(value, text)
             if held.keywords:
@@ -255,6 +261,9 @@ class Contents(Follower):
         if draws(held):
             self.note(Drawn(self.text_of(held), held, state_of(held)), "state")
             return []
+        if (state := kept_by(held)) is not None:
+            self.note(NativeState(self.text_of(held), held, state), "state")
+            return []
         if is_memory(held):
             points = getattr(held, "contents", None) if hasattr(type(held), "contents") else None
             if points is not None:  # a pointer of ctypes
@@ -310,6 +319,8 @@ class Contents(Follower):
         """Values that something not followed may look at in full, with all they contain; but for
         what objects in containers hold, if not `objects`."""
         todo = [v for v in values if v is not UNKNOWN and self.may_hold(v)]
+        if any(map(is_decimal, values)):
+            self.decimals()
         if not todo:
             return
         seen = {id(v) for v in todo}
@@ -324,6 +335,11 @@ class Contents(Follower):
                 if looked_into and id(part) not in seen and self.may_hold(part):
                     seen.add(id(part))
                     todo.append(part)
+
+    def decimals(self) -> None:
+        """Decimal numbers are computed by the settings that were in force when the call began."""
+        guard = Answer("decimal.getcontext()", (decimal_settings,), self.decimal_settings)
+        self.note(guard, "decimal")
 
     def may_hold(self, value: Any) -> bool:
         """Whether something from outside may be reached through a value."""

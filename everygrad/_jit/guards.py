@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from everygrad._jit.native_state import kept_by
 from everygrad.core.tensor import Size, Tensor
 from everygrad.dtypes import DType
 from everygrad.errors import TraceError
@@ -200,6 +201,13 @@ class Item(Guard):
             all_of.place(self.held, self.key, self.value)
 
 
+class OwnItem(Item):
+    """An attribute of a module or the like, which counts its changes, but not those of its dict."""
+
+    def changed_by_the_function(self) -> bool:
+        return False  # what it counts is refused
+
+
 class Length(Guard):
     """The length of a container."""
 
@@ -328,6 +336,19 @@ class Memory(Guard):
 
     def __str__(self) -> str:
         return f"the values of {self.text} are not what they were"
+
+
+class NativeState(Guard):
+    """What an object written in C keeps to itself."""
+
+    def now(self) -> Any:
+        return kept_by(self.held)
+
+    def changed_by_the_function(self) -> bool:
+        return not self.holds()
+
+    def __str__(self) -> str:
+        return f"what {self.text} holds is not what it was"
 
 
 @dataclass(slots=True)

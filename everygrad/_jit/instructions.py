@@ -146,6 +146,7 @@ def _format_simple(f: FrameReader, frame: FrameType, arg: Any, value: Any) -> No
 
 def _formatted(f: FrameReader, simple: bool) -> None:
     value = f.pop()
+    f.reads.guard_native(format, [value])
     f.reads.consumed(value)
     f.push(format(value) if simple and type(value) in (int, str) else UNKNOWN)
 

@@ -11,7 +11,7 @@ import gc
 import inspect
 from collections import namedtuple
 from contextvars import ContextVar
-from enum import Enum
+from enum import Enum, EnumType
 from types import (
     CodeType,
     FrameType,
@@ -36,8 +36,10 @@ from everygrad._jit.guards import (
     Item,
     Method,
     Name,
+    OwnItem,
     Variable,
     in_class,
+    is_plain,
     same,
 )
 from everygrad._jit.inspection import (
@@ -159,7 +161,7 @@ class Locations(Contents):
         value = vars(module).get(name, UNKNOWN)
         origin = getattr(getattr(module, "__spec__", None), "origin", None)
         built_in = "<frozen " if origin in ("built-in", "frozen") else ""
-        file = getattr(module, "__file__", None) or built_in
+        file = vars(module).get("__file__") or built_in
         if name == "__dict__":
             self.mark(vars(module), f"{module.__name__}.__dict__")
             return vars(module)
@@ -284,11 +286,13 @@ class Locations(Contents):
             value = own[name]
             if not outside:
                 return value
-            if counts_changes(held):
-                self.met(held)
-                self.mark(value, text)
-                return value
-            return self.note(Attribute(text, held, value, name), name)
+            if not counts_changes(held):
+                return self.note(Attribute(text, held, value, name), name)
+            self.met(held)
+            if is_plain(value):  # written past __setattr__, no change would be counted
+                return self.note(OwnItem(text, own, value, name), (str, name))
+            self.mark(value, text)
+            return value
         if isinstance(raw, FunctionType | MethodDescriptorType):
             if isinstance(raw, FunctionType) and not is_ours(raw.__code__.co_filename):
                 guarded = held if outside and not counts_changes(held) else None
@@ -345,6 +349,8 @@ class Locations(Contents):
         """super().name: of the classes after the one it is written in, the first that has it."""
         own = held.__self__
         kinds = (own if isinstance(own, type) else type(own)).__mro__
+        if held.__thisclass__ not in kinds:  # of a metaclass, whose object is a class
+            kinds = type(own).__mro__
         for kind in kinds[kinds.index(held.__thisclass__) + 1 :]:
             value = self.class_attribute(kind, name)  # one between may get it later
             if name in vars(kind):
@@ -353,7 +359,10 @@ class Locations(Contents):
                     self.property_code = getattr(raw.fget, "__code__", None)
                 if isinstance(raw, classmethod):
                     return MethodType(raw.__func__, own if isinstance(own, type) else type(own))
-                return MethodType(value, own) if isinstance(value, FunctionType) else value
+                if isinstance(value, FunctionType):
+                    return MethodType(value, own)
+                # a method written in C: what it is called with is not all that it sees
+                return UNKNOWN if kinds is type(own).__mro__ and isinstance(own, type) else value
         return UNKNOWN
 
     def item(self, held: Any, key: Any) -> Any:
@@ -378,6 +387,8 @@ class Locations(Contents):
             return self.some([*held, *inner])
         if isinstance(held, tuple | str | bytes | range | Fresh):
             return self.fixed_item(held, key)
+        if isinstance(held, EnumType):
+            return self.member(held, held._member_map_, key)
         if not isinstance(held, dict | list) or overrides(held, "__getitem__"):
             self.consumed(held, key)
             return self.given_back(held)
@@ -403,6 +414,15 @@ class Locations(Contents):
         if self.is_outside(held):
             self.mark(value, f"{self.text_of(held)}[{shown(key)}]")
         return value
+
+    def member(self, kind: EnumType, members: dict[Any, Any], key: Any) -> Any:
+        """A member of an enumeration by its name or value; any of them where that is not known."""
+        text = f"a member of {kind.__name__}"
+        known = key is not UNKNOWN and hashable(key) and key in members
+        found = [members[key]] if known else list(kind._member_map_.values())
+        for one in found:
+            self.mark(one, text)
+        return found[0] if known else self.some(found)
 
     def variable(self, owner: ContextVar[Any]) -> Any:
         return self.note(Variable(f"{owner.name}.get()", owner, owner.get(MISSING)), "variable")

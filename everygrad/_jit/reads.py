@@ -22,6 +22,8 @@ import sys
 import weakref
 from collections.abc import Sequence
 from contextvars import ContextVar
+from enum import EnumType
+from pathlib import PurePath
 from types import (
     BuiltinFunctionType,
     FunctionType,
@@ -29,6 +31,8 @@ from types import (
     ModuleType,
 )
 from typing import Any
+
+import numpy as np
 
 from everygrad._jit.bytecode import UNKNOWN, Fresh, Imported, Made, New, Some
 from everygrad._jit.contents import CONTAINERS
@@ -61,6 +65,7 @@ from everygrad._jit.inspection import (
     values_of_cells,
 )
 from everygrad._jit.locations import Locations
+from everygrad._jit.native_state import is_decimal, only_asks, refuse_outside
 from everygrad.errors import TraceError
 
 _HARMLESS: frozenset[Any] = frozenset((id, print, range, super, object))
@@ -74,6 +79,8 @@ _SETTINGS = {
 _ENVIRONMENT: frozenset[Any] = frozenset((os.getenv, os.path.expandvars, os.path.expanduser))
 _INTO_NAMESPACES = (dir, inspect.getmembers, inspect.getattr_static)
 _THREADS = ("threading", "_thread", "concurrent.futures", "multiprocessing")
+_PRINTING = (str, repr, format, ascii, np.array2string, np.array_str, np.array_repr)
+_OF_OBJECTS = (operator.attrgetter, operator.itemgetter, operator.methodcaller, BuiltinFunctionType)
 _REFLECTION: frozenset[Any] = frozenset((getattr, hasattr, setattr, delattr))
 # These give the elements of containers, or compare them, and look into no object by themselves.
 _ITERATING: frozenset[Any] = frozenset(
@@ -140,13 +147,20 @@ class Reads(Locations):
             if isinstance(one, ContextVar):
                 self.variable(one)
         self.check_threads(callee, owner, args)
+        self.guard_native(callee, args)
         if isinstance(callee, MethodType) and isinstance(
             callee.__func__, functools._lru_cache_wrapper
         ):
             callee, args = callee.__func__, [owner, *args]
         name = f"{getattr(callee, '__module__', '')}.{getattr(callee, '__name__', '')}"
-        if name in _SETTINGS and all(map(is_plain, args)):
+        refuse_outside(callee, owner if self.is_outside(owner) else None, name, args)
+        settings = name in _SETTINGS or only_asks(callee, owner, name)
+        if settings and all(is_plain(one) or isinstance(one, PurePath) for one in args):
             return self.answer(f"{name}()", callee, args)
+        if isinstance(owner, functools._lru_cache_wrapper) and callee.__name__ == "cache_info":
+            return self.answer(f"{self.text_of(owner)}.cache_info()", callee, args)
+        if isinstance(callee, EnumType) and args:
+            return self.member(callee, callee._value2member_map_, args[0])
         if callee in _INTO_NAMESPACES and args and isinstance(args[0], ModuleType | type):
             args = [self.attribute(args[0], "__dict__")]
         if isinstance(callee, weakref.ref):
@@ -167,7 +181,8 @@ class Reads(Locations):
             self.mark(os.environ, "os.environ")
             owner = os.environ
         if known_in(callee, _ITERATING):
-            self.consumed(*args, objects=False)
+            # a function written in C may look into the elements
+            self.consumed(*args, objects=any(isinstance(one, _OF_OBJECTS) for one in args))
         else:
             self.consumed(*args)
             if any(owner is one for one in shared_sources()):
@@ -184,6 +199,17 @@ class Reads(Locations):
         ):
             return UNKNOWN  # a tensor
         return self.given_back(owner, *args)
+
+    def guard_native(self, callee: Any, args: Sequence[Any]) -> None:
+        """Settings that functions written in C read, and what a class's __new__ is made of."""
+        if callee in _PRINTING and any(isinstance(one, np.ndarray) for one in args):
+            self.answer("numpy.get_printoptions()", np.get_printoptions, ())
+        if is_decimal(callee):
+            self.decimals()
+        made_by = in_class(callee, "__new__") if isinstance(callee, type) else MISSING
+        made_by = getattr(made_by, "__func__", made_by)  # a static method
+        if isinstance(made_by, FunctionType) and not of_the_package(callee):
+            self.mark(made_by, f"{callee.__name__}.__new__")
 
     def asked(self, callee: Any, args: Sequence[Any]) -> None:
         """isinstance(held, kinds) and its relatives, of which the answer is a guard."""
@@ -260,7 +286,7 @@ class Reads(Locations):
         """Which module a name stands for, or that there is none."""
         for name in self.imported:
             module = sys.modules.get(name, MISSING)
-            file = getattr(module, "__file__", None)
+            file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
             if name not in sys.builtin_module_names and not (file and is_ours(file)):
                 self.note(Item(f"the module {name}", sys.modules, module, name), (str, name))
 

@@ -11,16 +11,20 @@ import logging
 import math
 import os
 import random
+import secrets
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 import types
+import uuid
 import warnings
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -39,6 +43,7 @@ from tests.support.reads import (
     by_classes,
     by_libraries,
     by_names,
+    by_native,
     by_objects,
     by_reflection,
     by_syntax,
@@ -46,9 +51,18 @@ from tests.support.reads import (
 from tests.support.reads.by_names import Case
 from tests.support.reads.by_objects import Plain, WithScale
 
+MODULES = (by_names, by_objects, by_classes, by_syntax, by_reflection, by_libraries, by_native)
 CASES = [
     fn
-    for module in (by_names, by_objects, by_classes, by_syntax, by_reflection, by_libraries)
+    for module in (
+        by_names,
+        by_objects,
+        by_classes,
+        by_syntax,
+        by_reflection,
+        by_libraries,
+        by_native,
+    )
     for fn in vars(module).values()
     if isinstance(fn, types.FunctionType)
     and fn.__name__[0] != "_"
@@ -82,7 +96,7 @@ def test_a_change_of_what_was_read_is_seen(case: Callable[[], Case]) -> None:
 
 
 def test_enough_cases() -> None:
-    assert len(CASES) > 260
+    assert len(CASES) > 280
 
 
 @pytest.mark.parametrize("before", [0.0, -0.0, 1, 1.0, True, math.nan, 2 + 0j, "a", None])
@@ -284,6 +298,31 @@ def test_random_numbers_that_are_not_ours_are_refused() -> None:
     refused("random numbers", lambda x: x * random.choice(shuffled), x)
     f = eg.jit(lambda x: x * random.Random(3).random() * np.random.default_rng(3).random())
     assert values(f(x)).tolist() == values(f(x)).tolist()
+
+
+def test_what_is_outside_of_the_process_is_refused(tmp_path: Path) -> None:
+    """Files, databases and queues: read it outside."""
+    path, x, q = tmp_path / "k", eg.ones((2,)), SimpleQueue[float]()
+    path.write_text("2.0")
+
+    def reads(x: Any) -> Any:
+        with open(path) as file:  # as most programs do
+            return x * float(file.read())
+
+    q.put(2.0)
+    base = sqlite3.connect(":memory:")
+    refused(r"draws random numbers by urandom\(\)", lambda x: x * os.urandom(1)[0], x)
+    refused(r"draws random numbers by uuid4\(\)", lambda x: x * uuid.uuid4().int, x)
+    refused(r"draws random numbers by randbelow\(\)", lambda x: x * secrets.randbelow(9), x)
+    refused("draws random numbers by SystemRandom", lambda x: x * random.SystemRandom().random(), x)
+    refused(r"uses a file by open\(\)", reads, x)
+    refused(r"uses a file by read_text\(\)", lambda x: x * float(path.read_text()), x)
+    refused(r"uses a queue by get\(\)", lambda x: x * q.get(), x)
+    refused(r"uses a database by execute\(\)", lambda x: base.execute("select 1") and x, x)
+    with path.open() as file:
+        refused(r"uses a file by read\(\)", lambda x: x * float(file.read()), x)
+    with path.open("a") as file:  # what is written is no part of the result
+        assert values(eg.jit(lambda x: x * len([file.write("")]))(x)).tolist() == [1.0, 1.0]
 
 
 def test_work_for_another_thread_is_refused() -> None:
