@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from everygrad.core import shapes
-from everygrad.core.tensor import Tensor
+from everygrad.core.tensor import Tensor, view
 from everygrad.errors import ArgumentError, DtypeError, ShapeError
 from everygrad.ops.python.creation import asarray
 from everygrad.ops.record.arguments import taking
@@ -143,7 +143,7 @@ def view_as_complex(x: Tensor) -> Tensor:
         raise ShapeError(
             f"view_as_complex: takes floats with a last axis of size 2, got {x.dtype}{[*x.shape]}"
         )
-    return x[..., 0] + x[..., 1] * 1j
+    return view(x[..., 0] + x[..., 1] * 1j, x)
 
 
 @taking
@@ -151,8 +151,7 @@ def view_as_real(x: Tensor) -> Tensor:
     """The real and imaginary parts, as pairs along a new last axis."""
     if not x.dtype.is_complex:
         raise DtypeError(f"view_as_real: takes complex numbers, got {x.dtype}")
-    out: Tensor = _op("stack", [_op("real", x), _op("imag", x)], axis=-1)
-    return out
+    return view(_op("stack", [_op("real", x), _op("imag", x)], axis=-1), x)
 
 
 @taking
