@@ -22,7 +22,7 @@ from types import (
     MethodType,
     ModuleType,
 )
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 
@@ -387,6 +387,8 @@ class Locations(Contents):
             return self.some([*held, *inner])
         if isinstance(held, tuple | str | bytes | range | Fresh):
             return self.fixed_item(held, key)
+        if isinstance(held, type) and Generic in held.__mro__:
+            return held  # with types in brackets, whose attributes are those of the class
         if isinstance(held, EnumType):
             return self.member(held, held._member_map_, key)
         if not isinstance(held, dict | list) or overrides(held, "__getitem__"):

@@ -72,6 +72,7 @@ _HARMLESS: frozenset[Any] = frozenset((id, print, range, super, object))
 _ASKING: frozenset[Any] = frozenset((isinstance, issubclass, callable))
 # what tells how the process is set, without changing anything
 _SETTINGS = {
+    *("torch.is_grad_enabled", "torch.is_inference_mode_enabled", "torch.get_default_dtype"),
     *("sys.getrecursionlimit", "sys.getswitchinterval", "posix.getcwd"),
     *("numpy.geterr", "numpy.get_printoptions", "decimal.getcontext", "logging.getLogger"),
     *("_locale.localeconv", "locale.getlocale", "threading.current_thread"),
@@ -206,6 +207,9 @@ class Reads(Locations):
             self.answer("numpy.get_printoptions()", np.get_printoptions, ())
         if is_decimal(callee):
             self.decimals()
+        if isinstance(callee, BuiltinFunctionType) and callee.__module__ == "torch":
+            default = sys.modules["torch"].get_default_dtype
+            self.answer("torch.get_default_dtype()", default, ())
         made_by = in_class(callee, "__new__") if isinstance(callee, type) else MISSING
         made_by = getattr(made_by, "__func__", made_by)  # a static method
         if isinstance(made_by, FunctionType) and not of_the_package(callee):

@@ -15,9 +15,10 @@ import threading
 import types
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+import torch
 
 import everygrad as eg
 from everygrad import nn
@@ -215,6 +216,31 @@ def an_attribute_that_a_metaclass_gives() -> Case:
         k: float
 
     return lambda x: x * Plain().k, lambda v: setattr(Meta, "k", v)
+
+
+def a_setting_of_torchs() -> Case:
+    def change(v: float) -> None:
+        torch.set_default_dtype(torch.float32 if v == 2.0 else torch.float64)
+
+    return lambda x: x * torch.ones(1).element_size(), change
+
+
+def whether_torch_records() -> Case:
+    def change(v: float) -> None:
+        torch.set_grad_enabled(v == 2.0)
+
+    return lambda x: x * (2.0 if torch.is_grad_enabled() else 3.0), change
+
+
+_T = TypeVar("_T")
+
+
+class _Generic(Generic[_T]):
+    k = 2.0
+
+
+def an_attribute_of_a_class_with_types() -> Case:
+    return lambda x: x * _Generic[int].k, lambda v: setattr(_Generic, "k", v)
 
 
 # --- what is outside of the process ---------------------------------------------------------------
