@@ -226,10 +226,10 @@ def test_an_interrupt_ends_simulated_ranks() -> None:
     def run() -> None:
         mesh = dist.Mesh({"d": dist.world_size()})
         x = eg.ones((4,))
-        dist.barrier(mesh)
-        if dist.rank() == 0:
-            signal.raise_signal(signal.SIGINT)  # the handler runs in the main thread
         try:
+            dist.barrier(mesh)
+            if dist.rank() == 0:
+                signal.raise_signal(signal.SIGINT)  # the handler runs in the main thread
             while True:
                 dist.all_reduce(x, mesh, "d")
         except BaseException as error:
