@@ -203,9 +203,13 @@ class _Rank(threading.Thread):
         self.result: Any = None
         self.error: BaseException | None = None
         self.around = copy_context()
+        self.over = threading.Event()  # join() forgets a thread in which a signal interrupts it
 
     def run(self) -> None:
-        self.around.run(self.work)
+        try:
+            self.around.run(self.work)
+        finally:
+            self.over.set()
 
     def work(self) -> None:
         _here.set(World(self.carrier))
@@ -239,13 +243,14 @@ def run_local(fn: Callable[..., Any], n: int, *args: Any, timeout: float = TIMEO
         r.start()
     try:
         for r in ranks:
-            while r.is_alive():
-                r.join(1.0)  # a signal that came to another thread does not end a longer wait
+            while not r.over.wait(1.0):  # no longer: a signal may come to another thread
+                pass
+            r.join()
     except BaseException:  # a signal: ranks end with their next collective
         board.interrupt()
         until = time.monotonic() + PATIENCE
         for r in ranks:
-            r.join(max(0.0, until - time.monotonic()))
+            r.over.wait(max(0.0, until - time.monotonic()))
         raise
     failed = [r for r in ranks if r.error is not None]
     if failed:  # who waited for another one is not the cause
