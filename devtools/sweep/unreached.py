@@ -46,11 +46,14 @@ CHECKSUMS = "checksums of files (tests/io/test_checksums)"
 STATES = "compiled functions that exchange or alias their states (tests/jit/test_jit_aliases)"
 REPORTED = "what reports print of a compiled function (tests/backends/webgpu/test_replay, test_jit)"
 RANKS = "communication between ranks (tests/distributed)"
-LANGUAGE = "statements of the kernel language that no kernel of this device has (tests/codegen)"
+LANGUAGE = "statements of the kernel language that no kernel of this device has"
 NOTHING = "a product without elements, which no op hands on (tests/backends/cpu/test_gemm)"
+WIDENED = "half floats, which programs widen to float32 before (compiler/expr)"
 WARNINGS = "a filter of the user's that raises NumPy's warnings"
 EMPTY_AXIS = "an index into an axis without elements, which is refused"
 HARDWARE = "a GPU with cores of its own, not a software adapter"
+UNKNOWN_OP = "an op that nothing knows: an error of whoever adds one"
+READ_LATER = "arrays whose values are asked for later (tests/jit/test_host_subgraph)"
 LOST = "a device that was lost (tests/backends/webgpu/test_device)"
 DRIVER = "the driver's own limits, errors and fallbacks (tests/backends/webgpu/test_device)"
 
@@ -67,6 +70,7 @@ ROWS = (
     Row("gpu.py", r"_MOST_MADE|> _INTERNED", BOUND),
     Row("strided_views.py", r"size_of\(shape\) != size_of", REFUSED),
     # --- the CPU ---
+    Row("cpu/fused/channel_norm.py", r"if x\.size", REFUSED, "_run"),
     Row("cpu/device.py", r"kernel is not None", WARNINGS, r"CPU\.compute"),
     Row("cpu/device.py", r"not lazy_native\.supports", REFUSED, r"CPU\.direct"),
     Row("cpu/fused/row_kernels.py", r"_MOST_SMALL", BOUND),
@@ -89,9 +93,7 @@ ROWS = (
         "cpu/graph/execution_plan.py", r"source in|not fits|not is_whole", STATES, r".*\.donations"
     ),
     Row("cpu/graph/lowering.py", r"v\.op\.host", RANKS, "host_call"),
-    Row(
-        "cpu/graph/lowering.py", r'v\.kind == "reduction"', "an op that nothing knows", "host_call"
-    ),
+    Row("cpu/graph/lowering.py", r'v\.kind == "reduction"', UNKNOWN_OP, "host_call"),
     Row("cpu/graph/replay.py", "", BUFFERS, r"array_at|Replay\.(run_at|compute_at|arrays_at)"),
     Row("cpu/graph/replay.py", r"for replay in _REPLAYS", FORKED),
     Row("cpu/graph/replay.py", r"interrupted is not None|error\[[03]\]", SIGNAL),
@@ -122,6 +124,8 @@ ROWS = (
     Row(
         "cpu/llvm/kernel_render.py", r"^case |s\.registers|fn != \"input\"|dtypes\.bool_", LANGUAGE
     ),
+    Row("cpu/llvm/intrinsics.py", r"fn not in INTRINSICS", REFUSED),
+    Row("cpu/llvm/intrinsics.py", r"dtype in _HALVES|INTRINSICS\[fn\]", WIDENED, "apply"),
     Row("cpu/llvm/loop_order.py", r"not fits|strides\[d\] == 0", REFUSED),
     Row("cpu/llvm/loops.py", r"inst\.value >= inputs", REFUSED),
     Row("cpu/registry.py", r"low < 0 or high >= size", REFUSED),
@@ -150,6 +154,8 @@ ROWS = (
     Row("webgpu/device.py", r"os\.getpid\(\) == process|self\._gpu is not None", FORKED),
     Row("webgpu/device.py", r"storage_buffers|binding_size|MOST_ELEMENTS|spans", MEMORY),
     Row("webgpu/device.py", r"_MAX_KERNELS", BOUND),
+    Row("webgpu/device.py", r'op\.family == "reduction"', UNKNOWN_OP, r"WebGPU\.run"),
+    Row("webgpu/device.py", "", READ_LATER, r"PendingArrays\.result"),
     Row("webgpu/driver/adapters.py", "", MACHINE),
     Row("webgpu/driver/binding_windows.py", "", MEMORY),
     Row("webgpu/driver/encoding.py", r"_submitted|\"raw\"|_pass and", SIGNAL),
@@ -166,6 +172,8 @@ ROWS = (
     Row("webgpu/fused/multi_tensor.py", "", HARDWARE, r".*\.(takes|add|is_needed)"),
     Row("webgpu/gemm/choose_kernel.py", r"cooperative|is_software|elif product\.kind", MACHINE),
     Row("webgpu/gemm/cooperative_matrix.py", "", MACHINE),
+    Row("webgpu/fused/fused.py", r"count == 1 or", MEMORY, r".*\.largest"),
+    Row("webgpu/gemm/operand_reads.py", r"self\.native", HARDWARE),
     Row("webgpu/gemm/operand_reads.py", r"x\.shape\[-1\] != y\.shape\[-2\]", REFUSED),
     Row("webgpu/graph/placeholders.py", r"life\.nbytes <= bound", MEMORY),
     Row("webgpu/graph/placeholders.py", r"busy|sorted\(those|if found", BOUND),

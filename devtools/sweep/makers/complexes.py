@@ -159,5 +159,5 @@ SECTION = OpSection(
         "complex matrices": (1, matrices),
     },
     weight=0.5,
-    absent={"webgpu": ("complex elements", "complex products", "complex matrices")},
+    absent={"webgpu": ("complex matrices",)},
 )

@@ -34,6 +34,16 @@ UNARY: dict[str, tuple[float, float, Any]] = {
     "square": (-4, 4, torch.square),
     "negative": (-4, 4, torch.neg),
     "elu": (-4, 4, TF.elu),
+    "sinh": (-5, 5, torch.sinh),
+    "cosh": (-5, 5, torch.cosh),
+    "tan": (-1.4, 1.4, torch.tan),
+    "asin": (-0.9, 0.9, torch.asin),
+    "acos": (-0.9, 0.9, torch.acos),
+    "acosh": (1.1, 9, torch.acosh),
+    "atanh": (-0.9, 0.9, torch.atanh),
+    "exp2": (-5, 5, torch.exp2),
+    "log2": (0.1, 9, torch.log2),
+    "log10": (0.1, 9, torch.log10),
 }
 BINARY: dict[str, tuple[float, float, Any]] = {
     "add": (-2, 2, torch.add),

@@ -179,6 +179,24 @@ CASTS = ("float32", "float16", "bfloat16", "int32", "int8", "bool", "float64", "
 TORCH_DTYPES = {n: getattr(torch, n) for n in CASTS}
 
 
+def seen(d: Draw) -> Problem:
+    """Views that are results themselves, read as they lie."""
+    shape = d.any_shape(least=1)
+    x, dtype = _any(d, shape)
+    order, axis = tuple(d.permuted(len(shape))), d.between(0, len(shape) - 1)
+    views: dict[str, tuple[Any, Any]] = {
+        "flip": (lambda t: eg.flip(t, axis), lambda t: torch.flip(t, (axis,))),
+        "permute": (lambda t: eg.permute_dims(t, order), lambda t: t.permute(order)),
+        "expand": (
+            lambda t: eg.broadcast_to(t, (3, *shape)),
+            lambda t: torch.broadcast_to(t, (3, *shape)),
+        ),
+        "every second": (lambda t: t[::2], lambda t: t[::2]),
+    }
+    ours, theirs = views[d.pick(tuple(views))]
+    return Problem((x,), ours, theirs, "exact", dtype=dtype)
+
+
 def cast(d: Draw) -> Problem:
     """From integers small enough for every dtype."""
     shape = d.any_shape(least=1)
@@ -224,6 +242,7 @@ SECTION = OpSection(
         "tril": (1, triangle),
         "im2col": (1, unfold),
         "astype": (1, cast),
+        "views": (0.7, seen),
     },
     weight=1.5,
 )
