@@ -7,7 +7,7 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -29,7 +29,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace, stopped: Callable[[], bool] = lambda: False) -> None:
     # only now: what the import itself runs counts as well
     import torch
 
@@ -47,6 +47,8 @@ def run(options: argparse.Namespace) -> None:
     else:
         cases = islice(drawn(options.sections.split(","), options.start, context), options.count)
     for name, seed, case in cases:
+        if stopped():
+            return
         kept = {"section": name, "device": options.device, "processor": options.processor}
         kept |= case.kept()
         say(begun=seed, kept=kept, title=case.title())
@@ -56,14 +58,16 @@ def run(options: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     options = parsed(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # in time: what was noted is saved
     if not options.branches:
         run(options)
         return 0
     from devtools.sweep.branches import noted
 
+    # what was noted is saved; a handler that raises may do so while coverage holds its own lock
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
     with noted(options.branches):
-        run(options)
+        run(options, lambda: bool(asked))
     return 0
 
 

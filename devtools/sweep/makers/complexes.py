@@ -82,6 +82,10 @@ UNARY: dict[str, Pair] = {
     ),
     "stack": (lambda x: eg.stack([x, x * 2], axis=-1), lambda x: torch.stack([x, x * 2], -1)),
     "take": (lambda x: x[..., [0, 0]], lambda x: x[..., [0, 0]]),
+    "take_along_axis": (
+        lambda x: eg.take_along_axis(x, eg.argsort(eg.real(x), axis=0, stable=True), axis=0),
+        lambda x: torch.take_along_dim(x, torch.sort(x.real, dim=0, stable=True).indices, 0),
+    ),
     "scatter": (_ours_written, _theirs_written),
     # PyTorch's MKL refuses to transform no rows
     "fft": (lambda x: eg.fft.fft(x), lambda x: torch.fft.fft(x) if x.numel() else x * 1),

@@ -55,6 +55,8 @@ def updated(d: Draw) -> Problem:
     shape, by a row, a number, another dtype; in order or not."""
     name, dtype = d.pick(tuple(UPDATES)), d.dtype(halves=0.2)
     shape = d.any_shape(least=1, most=3)
+    if d.chance(0.4):  # large enough to be written in place
+        shape = d.pick(((70_001,), (300, 301), (41, 50, 40)))
     other = d.pick((shape, shape, shape[1:], ()))
     layout = d.pick(("plain", "flipped", "transposed"))
     kind = d.pick((dtype, dtype, "float32"))

@@ -205,7 +205,15 @@ def factored(d: Draw) -> Problem:
     m, n, batch = d.pick(((0, 0, ()), (3, 3, (0,)), (4, 3, (0,)), (3, 0, ())))
     x = d.floats((*batch, m, n), dtype, layout=False)
     square = ("eigh", "slogdet", "lu") if m == n else ()
-    name = d.pick(("qr", "svdvals", "fft", *square))
+    name = d.pick(("qr", "svdvals", "fft", "lstsq", *square))
+    if name == "lstsq":
+        y = d.floats((*batch, m, 2), dtype, layout=False)
+        return Problem(
+            (x, y),
+            lambda x, y: eg.linalg.lstsq(x, y).solution,
+            lambda x, y: torch.linalg.pinv(x) @ y,
+            dtype=dtype,
+        )
     if name == "fft":
         return Problem(
             (x,),

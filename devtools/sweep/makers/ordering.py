@@ -117,7 +117,7 @@ def integers(d: Draw) -> Problem:
 
 def searchsorted(d: Draw) -> Problem:
     n, count = d.size(1 << 14), d.shape(d.pick((1, 2)))
-    dtype, right = d.dtype(halves=0), d.pick(("left", "right"))
+    dtype, right = d.dtype(halves=0.2), d.pick(("left", "right"))
     if d.chance(0.3):
         dtype = d.pick(("int32", "int64"))
     edges = np.sort(d._values.integers(-50, 50, n))
