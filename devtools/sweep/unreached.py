@@ -212,6 +212,7 @@ ROWS = (
     Row("webgpu/source/kernel_render.py", r"self\.lacks|lay\.words > 1 or", LANGUAGE),
     Row("webgpu/source/kernel_render.py", r"in self\.offsets|in self\.atomics", LANGUAGE),
     Row("webgpu/source/*.py", r"found is None|form is None", REFUSED),
+    Row("webgpu/source/render.py", r"for key in \(", UNKNOWN_OP, "_cast_form"),
     Row("webgpu/*/*.py", r"is_software|if software", MACHINE),
 )
 # files that a device does not use, though another does
