@@ -118,7 +118,7 @@ def _grads_portable(
 
 
 def _log_sums_portable(q: Tensor, k: Tensor, *, scale: float, causal: bool = False) -> Tensor:
-    return logsumexp(_scores(*(_widened(x) for x in (q, k)), scale, causal), axis=-1)
+    return logsumexp(_scores(_widened(q), _widened(k), scale, causal), axis=-1)
 
 
 @_wide

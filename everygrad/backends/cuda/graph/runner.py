@@ -133,6 +133,7 @@ class Runner:
         small = None
         if not self.tiny.keys() <= given.keys() | outputs.keys():
             small = self.gpu.memory.take(self.tiny_bytes)
+        made: list[Any]
         if bare:
             made = [self.place(slot, a, arrays, outputs, small) for slot, a in self.distinct]
         else:

@@ -65,11 +65,15 @@ def log_softmax_backward(g: Tensor, out: Tensor, dim: int, input_dtype: DType) -
 # --- smooth ones, differentiated by our own rules ------------------------------------------------
 
 
+def same(x: Tensor) -> Tensor:
+    return x
+
+
 def _smooth(name: str, function: Callable[..., Any]) -> None:
     """`name` and its backward, whose arguments behind the gradient are the forward's."""
     # one op of ours is computed in float32 and rounded once by itself, perhaps by the product
     # before it
-    widened = (lambda x: x) if name in ("gelu", "silu") else wide
+    widened: Callable[[Tensor], Tensor] = same if name in ("gelu", "silu") else wide
 
     def forward(x: Tensor, *options: Any, **named: Any) -> Tensor:
         out: Tensor = function(widened(x), *options, **named)

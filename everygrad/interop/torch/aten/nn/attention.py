@@ -92,9 +92,9 @@ def _slopes(
 def serves_log_sums(q: Any, k: Any, device: str = "") -> bool:
     """Whether a device has kernels that leave and read what a softmax divides by: elsewhere it
     would be a product of all queries and keys of its own."""
-    options = {"scale": 1.0, "causal": False}
-    found: bool = base.get(device or q.device).serves(ATTENTION_LOG_SUMS, [q, k], options)
-    return found
+    backend = base.get(device or q.device)
+    op, options = ATTENTION_LOG_SUMS, {"scale": 1.0, "causal": False}
+    return op.name in backend.kernels and backend.serves(op, [q, k], options)
 
 
 def unread_without_kernels(
