@@ -46,7 +46,7 @@ and PyTorch itself in small (`devtools/zoo/timed_cases.py`) on the CPU in float3
 a forward pass without gradients, **training** a whole step: forward, backward and PyTorch's own
 fused AdamW. Times are milliseconds, the least of all runs in {rounds} rounds in turns, each
 compiler in a process of its own. A ratio is everygrad's time by inductor's. What is empty or not in
-the table was not measured yet.
+the table was not measured yet; first calls and runs may have been timed on different days.
 
 - **two threads**: by the clock. **Others** is how many cores other processes kept busy meanwhile:
   where that is not near 0, the time says little, and least of all about whoever waits at barriers.
