@@ -227,6 +227,21 @@ def test_what_backward_does_not_read_is_not_computed(monkeypatch):
     assert sum(bool(HANDLERS[name].unread) for name in names if name in HANDLERS) == 2
 
 
+def test_parts_of_larger_memory_are_read_in_place(gpu, monkeypatch):
+    """Queries, keys and values of one product begin where a row of it does: that is aligned for
+    what kernels load at once, 16 bytes, though not as an allocation is."""
+    copied = []
+    monkeypatch.setattr(Runner, "copy_input", lambda self, *args: copied.append(args))
+    made = compiled(lambda x, y: [x * 2 + y], (300,), (300,))
+    block = torch.zeros(2048)
+    first = -block.data_ptr() // 4 % 128
+    for _ in range(2):
+        made([block[first + 4 : first + 304], block[first + 384 : first + 684]])
+    assert not copied
+    made([block[first + 5 : first + 305], block[first + 384 : first + 684]])
+    assert copied
+
+
 @pytest.mark.parametrize("served", [False, True])
 @pytest.mark.parametrize("kind", ["flash", "cudnn", "efficient"])
 def test_attention_saves_its_logarithms_where_kernels_read_them(monkeypatch, served, kind):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from everygrad.backends.cuda.array import CudaArray
+from everygrad.backends.cuda.array import ALIGNED, CudaArray
 from everygrad.backends.cuda.driver.capture import Captured, copy, timed
 from everygrad.backends.cuda.driver.cublaslt import GemmPlan
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
@@ -212,7 +212,7 @@ class Runner:
         if isinstance(array, np.ndarray):  # a small tensor of the CPU, such as a random state
             array = self.dev.from_numpy(array)
         found: CudaArray = copy_kernels.contiguous(self.dev, array)
-        if not found.ptr % ALIGN:
+        if not found.ptr % ALIGNED:  # what kernels and libraries load at once, not the pool's
             return found
         size = size_of(found.shape) * found.dtype.itemsize
         moved = CudaArray(found.device, found.shape, found.dtype, self.gpu.memory.take(size))
