@@ -391,6 +391,35 @@ def test_sums_of_what_a_kernel_made(transposed: bool, host: Host) -> None:
     same_values(graph, made, [x, w, b, v])
 
 
+@pytest.mark.parametrize("donated", [False, True])
+def test_products_are_timed_where_they_write_over_nothing(
+    donated: bool, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the arena, and in the new memory of results; not in a result that takes an input's."""
+    timed: list[int] = []
+    monkeypatch.setattr(
+        host, "tune", lambda plan, name, timer, stream, a, b, c, d, *rest: timed.append(d),
+        raising=False,
+    )  # fmt: skip
+    dry: Any = base.get(DRY)
+    graph = eg.jit(lambda x, w: (x @ w, eg.exp(x @ w @ w))).lower(*map(eg.tensor, SQUARES))
+    replay = dry.compile(graph.simplified)
+    replay.runner.tuned = False
+    arrays = [dry.from_numpy(a) for a in SQUARES]
+    if donated:
+        slot = replay.slot(replay.results[0])
+        for i, array in enumerate(arrays):
+            replay.put(i, array)
+        first = replay.run({slot: dry.from_numpy(SQUARES[0])})[0][0]
+    else:
+        first = replay.run_on(arrays)[0]
+    assert len(timed) == (1 if donated else 2)
+    assert (first.ptr in timed) is not donated
+
+
+SQUARES = [rand(64, 64), rand(64, 64, seed=1)]
+
+
 def test_float64_and_batches_stay(host: Host) -> None:
     x, w, b = (a.astype(np.float64) for a in operands((6, 8, 16))[:3])
     fn = lambda x, w, b: nn.functional.relu(x @ w.T + b)  # noqa: E731 # two graphs of one
