@@ -103,6 +103,15 @@ def test_constants_and_inputs_are_never_handed_out(gpu):
     assert len(set(places)) == len(places)
 
 
+def test_empty_results(gpu):
+    made = compiled(lambda x, y: [x * 2, y + 1, x.sum(0)], (0, 3), (4, 3))
+    for _ in range(2):
+        found = made([torch.zeros(0, 3), torch.zeros(4, 3)])
+        assert [tuple(t.shape) for t in found] == [(0, 3), (4, 3), (3,)]
+        del found
+        gc.collect()
+
+
 def test_attention_is_handed_out_in_the_order_said(gpu):
     """Inside, its heads lie beside each other: (batch, tokens, heads, width)."""
     attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

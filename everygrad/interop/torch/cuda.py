@@ -61,7 +61,9 @@ class Freed:
         self.bytes = 0
 
     def add(self, storage: Any, stream: int) -> None:
-        """Called in any thread, wherever PyTorch frees a tensor."""
+        """Called in any thread, wherever PyTorch frees a tensor; an empty one has no storage."""
+        if storage is None:
+            return
         self.held.append((storage, stream))
         self.bytes += storage.size
         if self.bytes > _HELD_BYTES or len(self.held) > _HELD:
