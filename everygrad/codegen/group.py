@@ -8,85 +8,25 @@ kernel (`group_sums`) combines them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
 from everygrad import dtypes
-from everygrad.codegen.group_values import Task, Values, number
-from everygrad.codegen.kernel import Buffer, Builder, Kernel, logical_and, where
+from everygrad.codegen.group_sizes import sizes_of
+from everygrad.codegen.group_sums import Accumulator, GroupKernel, Pairs, PartialSums
+from everygrad.codegen.group_values import Task, Values, address, number, operands_of, stores_of
+from everygrad.codegen.kernel import Buffer, Builder, logical_and, where
 from everygrad.codegen.machine import Machine
 from everygrad.codegen.passes import folded, optimised
 from everygrad.codegen.verify import verified_in_tests
-from everygrad.compiler.accumulate import identity
 from everygrad.compiler.expr import Expr, as_expr, call
 from everygrad.compiler.groups import Member
 from everygrad.compiler.ir import Value
 from everygrad.compiler.thresholds import edge
-from everygrad.core.shapes import size_of
 from everygrad.dtypes import DType
 
-# takes from which a running sum is split, so that it keeps its digits
-NEST = edge(__name__, "NEST", 128, "size")
 _INNER = edge(__name__, "_INNER", 64, "size")
-
-
-class Accumulator:
-    """How one reduction accumulates."""
-
-    def __init__(self, v: Value) -> None:
-        self.value = v
-        self.combine = v.op.combine
-        self.source = v.args[0].dtype
-        self.dtype = accumulator_dtype(self.source)
-        self.identity = number(identity(self.combine, self.dtype), self.dtype)
-
-    def joined(self, parts: Sequence[Expr]) -> Expr:
-        """Several values combined into one, pairwise."""
-        if len(parts) == 1:
-            return parts[0]
-        half = len(parts) // 2
-        return call(self.combine, self.joined(parts[:half]), self.joined(parts[half:]))
-
-    def load(self, value: Expr) -> Expr:
-        """An element in the accumulator's dtype."""
-        return value if self.source is self.dtype else value.cast(self.dtype)
-
-    def finalize(self, value: Expr) -> Expr:
-        """The result, from the complete accumulator."""
-        v = self.value
-        if self.combine == "add" and (self.dtype.is_float or self.dtype.is_complex):
-            value = value + 0.0  # sums begin at 0.0: the sum of -0.0 is 0.0
-        if v.op.mean:
-            shape = v.args[0].shape
-            value = value / float(size_of(tuple(shape[a] for a in v.params["axes"])))
-        return value if v.dtype is self.dtype else value.cast(v.dtype)
-
-
-def accumulator_dtype(dtype: DType) -> DType:
-    """What elements are accumulated in: whole words, floats as float32 at least."""
-    if dtype is dtypes.bool_:
-        return dtypes.uint32
-    if dtype.itemsize >= 4:
-        return dtype
-    if dtype.is_float:
-        return dtypes.float32
-    return dtypes.int32 if dtype.kind == "int" else dtypes.uint32
-
-
-class PartialSums(NamedTuple):
-    """Partial sums of a final in the scratch buffer of its accumulator's dtype: `many` for each of
-    its elements. Number p of element e is at
-    `start` + (p / inner) * outer + (p % inner) * step + e * each."""
-
-    value: Value
-    dtype: DType
-    start: int
-    many: int
-    each: int
-    step: int
-    inner: int
-    outer: int
 
 
 class Bound(NamedTuple):
@@ -105,7 +45,9 @@ class GroupWriter:
         self.mapping, self.members, self.passes = task.mapping, task.members, task.passes
         self.finals = {m.value: m for m in self.members.values() if m.role == "final"}
         self.accumulators = {
-            v: Accumulator(v) for v, m in self.members.items() if m.role in ("reduce", "final")
+            v: Accumulator(v, ("count", n))
+            for n, (v, m) in enumerate(self.members.items())
+            if m.role in ("reduce", "final")
         }
         t = task.mapping
         of_rows = any(
@@ -113,6 +55,7 @@ class GroupWriter:
             for v, m in self.members.items() if v in self.accumulators
         )  # fmt: skip
         self.has_row_barriers = of_rows and t.lanes > 1  # barriers inside the loop over rows
+        self.operands, self.stores = operands_of(task), stores_of(task)
         self.scratch: dict[DType, int] = {}  # elements of partial sums
         self.partial_sums = self.place_partial_sums()
         self.sums: dict[Any, Expr] = {}  # variables: by final, or final and element held
@@ -157,7 +100,7 @@ class GroupWriter:
 
     def place_partial_sums(self) -> dict[Value, PartialSums]:
         """Where the finals' partial sums are in the scratch buffers, one after the other."""
-        t, made = self.mapping, {}
+        t, made = self.mapping, dict[Value, PartialSums]()
         for v in self.finals:
             if self.is_direct(v):
                 continue
@@ -171,7 +114,7 @@ class GroupWriter:
             else:
                 count = t.blocks if t.held else t.active_groups
                 parts = PartialSums(v, dtype, at, count, 1, t.length, count, 0)
-            made[v] = parts
+            made[v] = parts._replace(number=len(made))
             self.scratch[dtype] = at + parts.many * v.size
         return made
 
@@ -192,23 +135,34 @@ class GroupWriter:
         x of group y in a tile of columns and a block of rows; the rows; what is left to store."""
         t = self.mapping
         self.b, self.group, self.out, self.parts = b, group, bound.outputs, bound.scratch
-        self.values = Values(b, self.task, bound.inputs)
+        self.sizes = sizes_of(self)
+        self.values = Values(b, self.task, bound.inputs, self.operands)
         zero = as_expr(0)
-        self.x = zero if t.lanes == 1 else b.let(b.thread % t.lanes)
-        self.y = zero if t.row_groups == 1 else b.let(call("floordiv", b.thread, t.lanes))
-        self.tile = zero if t.tiles == 1 else b.let(group % t.tiles)
-        self.block = group if t.tiles == 1 else b.let(call("floordiv", group, t.tiles))
-        self.first = zero if t.tiles == 1 else b.let(self.tile * t.tile)
-        self.end = as_expr(self.padded_length())
+        self.x = zero if t.lanes == 1 else b.thread
+        self.y = zero
+        if t.row_groups > 1:
+            if t.lanes == 1:
+                self.y = b.thread
+            else:
+                width = t.row_groups if t.interleaved else t.lanes
+                inner, outer = b.let(b.thread % width), b.let(call("floordiv", b.thread, width))
+                self.x, self.y = (outer, inner) if t.interleaved else (inner, outer)
+        self.tile = self.first = zero
+        self.block, self.end = group, self.size("end")
         if t.tiles > 1:
-            self.end = b.let(call("min", self.first + t.tile, self.end))
+            self.tile, self.block = group, b.let(zero)
+            if t.blocks > 1:
+                self.tile = b.let(call("mod", group, self.size("tiles")))
+                self.block = b.let(call("floordiv", group, self.size("tiles")))
+            self.first = b.let(self.tile * self.size("tile"))
+            self.end = b.let(call("min", self.first + self.size("tile"), self.end))
         columns: list[Expr] = []
         for take in range(t.held):
             column = b.let(self.first + (self.x + take * t.lanes) * t.vector)
             ok = None
             if t.some_lanes_idle:
-                ok = b.let(call("lt", column, t.length), dtypes.bool_)
-                column = b.let(call("min", column, t.length - t.vector))
+                ok = b.let(call("lt", column, self.size("length")), dtypes.bool_)
+                column = b.let(call("min", column, self.size("last start")))
             self.ok.append(ok)
             columns.append(column)
         self.values.columns = columns
@@ -216,12 +170,10 @@ class GroupWriter:
         self.rows()
         self.store_sums()
 
-    def padded_length(self) -> int:
-        """Where vectors of a row end."""
-        t = self.mapping
-        if t.held or self.machine.padded:
-            return t.length if t.held else -(-t.length // t.vector) * t.vector
-        return t.length // t.vector * t.vector
+    def size(self, *name: Hashable) -> Expr:
+        """One of `sizes`, as the text says it."""
+        whole = name if len(name) > 1 else name[0]
+        return self.b.size(self.sizes[whole], whole)
 
     def declare_sums(self) -> None:
         """Variables for the sums over rows."""
@@ -241,25 +193,28 @@ class GroupWriter:
         if t.steps == 1:
             self.row_at(0)
         else:
-            with b.loop(0, t.steps) as step:
+            with b.loop(0, self.size("steps")) as step:
                 self.row_at(step)
 
     def row_at(self, step: Any) -> None:
         t, b = self.mapping, self.b
         self.step = step
-        row = b.let((self.block * t.steps + step) * t.row_groups + self.y)
+        turn = self.block if t.steps == 1 else self.block * self.size("steps") + step
+        row = b.let(turn * t.row_groups + self.y)
         if not t.some_rows_idle:
             self.row(row)
         elif self.has_row_barriers:
-            self.always = b.let(call("lt", row, t.rows), dtypes.bool_)
-            self.row(b.let(call("min", row, t.rows - 1)))
+            self.always = b.let(call("lt", row, self.size("rows")), dtypes.bool_)
+            self.row(b.let(call("min", row, self.size("last row"))))
         else:
-            with b.when(call("lt", row, t.rows)):
+            with b.when(call("lt", row, self.size("rows"))):
                 self.row(row)
 
     def row(self, row: Expr) -> None:
         self.at = row
         self.values.begin_row(row)
+        for store in self.stores.values():
+            store.begin_row(row, self.b)
         for k in range(self.passes.count + 1):
             for v in self.passes.of_rows(k):
                 self.values.row_value(v)
@@ -339,12 +294,14 @@ class GroupWriter:
         high = b.let(self.accumulators[highest].joined(found), dtype)
         with b.when(call("not", call("le", high, top))):
             up = b.let(call("max", top, high), dtype)
-            scale = b.let(call("exp", top - up), dtype)
+            scale = b.let_rounded(call("exp", top - up), dtype, "low")
             for s in parts:
                 b.assign(s, s * scale)
             b.assign(top, up)
             b.assign(self.subtracted[v], up)
-        terms = [call("exp", x - self.subtracted[v]) for x in found]
+        terms = [
+            b.let_rounded(call("exp", x - self.subtracted[v]), dtype, "low") for x in found
+        ]  # fmt: skip
         b.assign(parts[0], parts[0] + acc.joined(terms))
 
     def inside(self, value: Expr, take: int, part: int, other: Expr) -> Expr:
@@ -352,15 +309,16 @@ class GroupWriter:
         t = self.mapping
         if t.held or t.length % t.vector == 0 or not self.machine.padded:
             return value
-        return where(call("lt", self.values.columns[take] + part, t.length), value, other)
+        column = self.values.columns[take] + part
+        return where(call("lt", column, self.size("length")), value, other)
 
     def loop(self, roots: Sequence[Member], sums: dict[Value, Expr]) -> None:
         """All takes of a tile; long sums are split."""
         t, b, outside = self.mapping, self.b, self.values.of_element
         step, start = t.lanes * t.vector, folded(self.first + folded(self.x * t.vector))
         is_partial = self.machine.padded and t.length % t.vector != 0
-        self.values.last = t.length - 1 if is_partial else None
-        if not (sums and t.iterations > NEST):
+        self.values.last = self.size("last") if is_partial else None
+        if not (sums and t.is_long):
             self.takes(roots, sums, start, self.end)
         else:
             size = step * _INNER
@@ -381,11 +339,12 @@ class GroupWriter:
     def rest(self, roots: Sequence[Member], sums: dict[Value, Expr]) -> None:
         """The elements behind the last whole vector of a single row, one for a thread."""
         b, mapping, values = self.b, self.mapping, self.values
-        whole = self.padded_length()
-        mine = call("lt", b.thread, mapping.length - whole)
+        whole = self.size("end")
+        mine = call("lt", b.thread, self.size("rest"))
         with b.when(logical_and(call("eq", self.group, 0), mine)):
             self.mapping = mapping._replace(vector=1)
-            self.values = Values(b, self.task._replace(mapping=self.mapping), values.buffers)
+            task = self.task._replace(mapping=self.mapping)
+            self.values = Values(b, task, values.buffers, operands_of(task))
             self.values.begin_row(self.at)
             self.values.columns = [b.let(b.thread + whole)]
             self.one_take(roots, sums, 0)
@@ -395,8 +354,14 @@ class GroupWriter:
         self, roots: Sequence[Member], sums: dict[Value, Expr], start: Expr, end: Expr,
         outer: dict[Value, Expr] | None = None,
     ) -> None:  # fmt: skip
-        t = self.mapping
-        with self.b.loop(start, end, t.lanes * t.vector) as column:
+        t, b = self.mapping, self.b
+        if t.iterations == 1:
+            column = b.let(start)
+            with b.when(call("lt", column, end)):
+                self.values.columns, self.values.of_element = [column], {}
+                self.one_take(roots, sums, 0, outer)
+            return
+        with b.loop(start, end, t.lanes * t.vector) as column:
             self.values.columns, self.values.of_element = [column], {}
             self.one_take(roots, sums, 0, outer)
 
@@ -412,13 +377,13 @@ class GroupWriter:
         self.reduce_rows(later)
 
     def reduce_rows(self, sums: dict[Value, Expr]) -> None:
-        found = self.reduced(list(sums.items()), self.mapping.lanes, 1)
+        t = self.mapping
+        found = self.reduced(list(sums.items()), t.lanes, t.row_groups if t.interleaved else 1)
         for v, value in zip(sums, found, strict=True):
             if self.members[v].role == "final":
                 self.store_row_sum(v, value)
             else:
-                made = self.accumulators[v].finalize(value)
-                self.values.of_row[v] = self.b.let(made, v.dtype)
+                self.values.of_row[v] = self.b.let(self.finalized(v, value), v.dtype)
 
     def reduced(self, sums: Sequence[tuple[Value, Expr]], count: int, stride: int) -> list[Expr]:
         """Combined over threads, as many at a time as fit into shared memory."""
@@ -456,8 +421,10 @@ class GroupWriter:
         scratch = self.parts[acc.dtype]
         group = self.at  # its number is that of its row, if it has only one
         if t.steps > 1:
-            group = b.let(call("min", self.block * t.row_groups + self.y, t.active_groups - 1))
-        at = b.let(group * t.length + self.values.columns[0] + part + self.partial_sums[v].start)
+            own = self.block * t.row_groups + self.y
+            group = b.let(call("min", own, self.size("last group")))
+        place = group * self.size("length") + self.values.columns[0] + part
+        at = b.let(place + self.size("start", self.partial_sums[v].number))
         made = b.let(value, acc.dtype)
         if t.steps > 1:
             later = [call("gt", self.step, 0), *([] if self.live is None else [self.live])]
@@ -471,7 +438,10 @@ class GroupWriter:
         t, b = self.mapping, self.b
         made = [self.values.get(v, v, take * t.vector + part) for part in range(t.vector)]
         column = self.values.columns[take]
-        at = self.at * t.length + column if t.rows > 1 else column
+        at = self.at * self.size("length") + column if t.rows > 1 else column
+        if v in self.stores:
+            store = self.stores[v]
+            at = b.let(address(store.base, store.terms(b, "columns", column)))
         found = [c for c in (self.live, self.ok[take] if t.held else None) if c is not None]
         guard = logical_and(*found) if found else None
         if t.vector == 1:
@@ -483,12 +453,13 @@ class GroupWriter:
                 b.store_vector(self.out[v], at, made)
 
     def store_row_sum(self, v: Value, value: Expr) -> None:
-        acc, guard = self.accumulators[v], _both(self.first_lane(), self.live)
+        guard = _both(self.first_lane(), self.live)
         if self.is_direct(v):
-            self.b.store(self.out[v], self.at, acc.finalize(value), guard)
+            self.b.store(self.out[v], self.at, self.finalized(v, value), guard)
         else:
             p = self.partial_sums[v]
-            at = self.at * self.mapping.tiles + self.tile + p.start
+            at = self.at if self.mapping.tiles == 1 else self.at * self.size("tiles") + self.tile
+            at = at + self.size("start", p.number)
             self.b.store(self.parts[p.dtype], at, value, guard)
 
     def end_row(self) -> None:
@@ -524,7 +495,7 @@ class GroupWriter:
             take, part = divmod(u, t.vector)
             at = self.values.columns[take] + part
             if not self.is_direct(v):
-                at = self.block * t.length + at
+                at = self.block * self.size("length") + at
             guard = call("eq", self.y, 0) if t.row_groups > 1 else None
             self.store_sum(v, value, at, _both(guard, self.ok[take]))
 
@@ -532,10 +503,15 @@ class GroupWriter:
         """Store a final's result, or a partial sum of it."""
         if self.is_direct(v):
             place = at if v.size > 1 else as_expr(0)
-            self.b.store(self.out[v], place, self.accumulators[v].finalize(value), guard)
+            self.b.store(self.out[v], place, self.finalized(v, value), guard)
         else:
             p = self.partial_sums[v]
-            self.b.store(self.parts[p.dtype], at + p.start, value, guard)
+            at = at + self.size("start", p.number)
+            self.b.store(self.parts[p.dtype], at, value, guard)
+
+    def finalized(self, v: Value, value: Expr) -> Expr:
+        """The result of a reduction, from the complete accumulator."""
+        return self.accumulators[v].finalize(value, self.b)
 
 
 def _both(*conditions: Expr | None) -> Expr | None:
@@ -543,22 +519,11 @@ def _both(*conditions: Expr | None) -> Expr | None:
     return reduce(lambda a, b: call("and", a, b), found) if found else None
 
 
-Pairs = dict[Value, Value]  # by input: the output that overwrites it
-
-
-class GroupKernel(NamedTuple):
-    """A kernel with its arguments: those it reads, those it writes, each in order. A dtype stands
-    for the partial sums of that dtype. `in_place`: inputs that are not among those it reads, since
-    outputs overwrite them."""
-
-    kernel: Kernel
-    reads: list[Value | DType]
-    writes: list[Value | DType]
-    in_place: Pairs
-
-
-def write_kernel(parts: Sequence[tuple[GroupWriter, Pairs]], machine: Machine) -> GroupKernel:
-    """Independent tasks as one kernel: each has some of its groups."""
+def write_kernel(
+    parts: Sequence[tuple[GroupWriter, Pairs]], machine: Machine, name: str = ""
+) -> GroupKernel:
+    """Independent tasks as one kernel: each has some of its groups. A single one that is given a
+    name has a text without sizes."""
     writers = [w for w, _ in parts]
     names = dict.fromkeys(v.name for w in writers for v in w.members)
     groups = sum(w.mapping.workgroups for w in writers)
@@ -569,7 +534,7 @@ def write_kernel(parts: Sequence[tuple[GroupWriter, Pairs]], machine: Machine) -
     threads = max(w.mapping.threads for w in writers)
     index = machine.index_for(*sizes, *scratch.values(), groups * threads)
     head = "fused" if len(writers) == 1 else "batch"
-    b = Builder(" ".join([head, *names]), index, groups, threads)
+    b = Builder(name or " ".join([head, *names]), index, groups, threads, bool(name))
     over = {x: v for _, pairs in parts for x, v in pairs.items()}
     read = dict.fromkeys(v for w in writers for v in w.inputs() if v not in over)
     inputs = {v: b.buffer(f"a{n}", v.dtype, padded(v.size, machine)) for n, v in enumerate(read)}

@@ -10,20 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 
 from everygrad.codegen import group_threads
-from everygrad.codegen.group import GroupKernel, GroupWriter, Pairs, write_kernel
-from everygrad.codegen.group_sums import second_stage
+from everygrad.codegen.group import GroupWriter, write_kernel
+from everygrad.codegen.group_sums import GroupKernel, Pairs, second_stage
 from everygrad.codegen.group_threads import ThreadMapping
-from everygrad.codegen.group_values import Task
+from everygrad.codegen.group_values import Task, store_operand
 from everygrad.codegen.machine import Machine
 from everygrad.compiler.groups import Group, Load, Member
 from everygrad.compiler.ir import Value
+from everygrad.compiler.loop_nest import StridedAccess
 from everygrad.compiler.schedule import (
+    GroupLayout,
     Passes,
     by_loop_nest,
     finals,
+    has_functions,
     is_by_rows,
     kind_of,
-    load_layout,
+    layout_of,
     needed,
     online_sums,
 )
@@ -39,39 +42,59 @@ def task_of(
     names = {v: k.name for v, k in kinds.items()}
     lengths = {k.length for k in kinds.values() if k.length}  # one at most: see `by_loop_nest`
     row = (group.row or 1) if is_by_rows(members) else max(lengths, default=0)
-    mapping = _mapping(group, members, row, set(names.values()), machine)
-    rows, columns, accesses = load_layout(group, row)
-    # rows that are held are read once anyway
-    passes = Passes(members, wanted, {} if mapping.held else online_sums(members))
-    return Task(passes, mapping, (rows, columns), accesses, names, exact)
+    layout = layout_of(group, row)
+    mapping = _mapping(group, members, row, set(names.values()), machine, layout)
+    # rows that are held are read once anyway; branches that are simulated are all computed
+    online = {} if mapping.held or machine.is_simulated else online_sums(members)
+    passes = Passes(members, wanted, online)
+    sizes = (layout.rows, layout.columns)
+    return Task(passes, mapping, sizes, layout.loads, names, exact, layout.stores)
 
 
 def kernels_of(
-    group: Group, stored: Set[Value], machine: Machine, exact: Set[Value] = frozenset()
-) -> Iterator[GroupKernel]:
-    """The kernels of a group, in order, for a device that binds any number of buffers."""
+    group: Group, stored: Set[Value], machine: Machine, exact: Set[Value] = frozenset(),
+    name: str = "",
+) -> Iterator[GroupKernel]:  # fmt: skip
+    """The kernels of a group, in order, for a device that binds any number of buffers. Those that
+    are given a name have texts without sizes."""
     for wanted in by_loop_nest(group, [v for v in group.members if v in stored]):
         writer = GroupWriter(task_of(group, wanted, machine, exact), machine)
-        first = write_kernel([(writer, {})], machine)
+        first = write_kernel([(writer, {})], machine, name)
         yield first
         if writer.partial_sums:
             sums = list(writer.partial_sums.values())
-            yield second_stage(sums, writer.scratch, machine, first.kernel.name)
+            stage = first.kernel.name
+            yield second_stage(sums, writer.scratch, machine, stage, bool(name))
 
 
 def _mapping(
-    group: Group, members: dict[Value, Member], row: int, kinds: set[str], machine: Machine
-) -> ThreadMapping:
+    group: Group, members: dict[Value, Member], row: int, kinds: set[str], machine: Machine,
+    layout: GroupLayout,
+) -> ThreadMapping:  # fmt: skip
     vector = _vector(members, machine)
+    sizes = (layout.rows, layout.columns)
+    if not all(
+        store_operand(v, at, sizes, vector).is_vector(False) for v, at in layout.stores.items()
+    ):
+        vector = 1
     if not row:
-        return group_threads.flat(group.size, machine, vector, "total" in kinds)
+        return group_threads.flat(
+            group.size, machine, vector, "total" in kinds, has_functions(members.values())
+        )
     rows = group.size // row
     if is_by_rows(members):
         return group_threads.by_rows(
-            rows, row, len(members), machine, vector, "total" in kinds, "columns" in kinds
-        )
+            rows, row, len(members), machine, vector, "total" in kinds, "columns" in kinds,
+            any(map(_is_across, layout.stores.values())),
+        )  # fmt: skip
     choose = group_threads.split_rows if "rows" in kinds else group_threads.by_columns
     return choose(rows, row, machine, vector)
+
+
+def _is_across(at: StridedAccess) -> bool:
+    """Whether neighbours in memory are in different rows."""
+    across = min((abs(s) for s in at.rows if s), default=0)
+    return 0 < across < min((abs(s) for s in at.columns if s), default=0)
 
 
 def _vector(members: dict[Value, Member], machine: Machine) -> int:

@@ -12,6 +12,7 @@ The mapping depends on shapes and on numbers of the device alone, never on what 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from everygrad.codegen.machine import Machine
@@ -22,18 +23,23 @@ MOST_HELD = edge(__name__, "MOST_HELD", 16, "size")  # elements of a row in one 
 MOST_TEXT = edge(__name__, "MOST_TEXT", 512, "count")
 # workgroups whose partial sums a second stage combines
 MOST_PARTS = edge(__name__, "MOST_PARTS", 1024, "count")
+# rows of a workgroup whose neighbours in memory are neighbours: whole cache lines
+SIDE_BY_SIDE = edge(__name__, "SIDE_BY_SIDE", 16, "size")
 # rows, or takes, that one workgroup processes rather than store partial sums
 FEW_STEPS = edge(__name__, "FEW_STEPS", 32, "size")
 # elements from which a thread of an elementwise kernel takes several vectors
 LARGE = edge(__name__, "LARGE", 1 << 20, "elements")
 # the same where the device is simulated
 SIMULATED_LARGE = edge(__name__, "SIMULATED_LARGE", 1 << 14, "elements")
+# takes from which a running sum is split, so that it keeps its digits
+NEST = edge(__name__, "NEST", 128, "size")
 # rows added one after the other: a longer sum would lose digits
 LONGEST = edge(__name__, "LONGEST", 128, "size")
 
 
 class ThreadMapping(NamedTuple):
-    """See above. `held` is 0 where a loop goes over the columns."""
+    """See above. `held` is 0 where a loop goes over the columns. `interleaved`: neighbouring
+    threads are in neighbouring rows."""
 
     threads: int
     rows: int
@@ -43,6 +49,7 @@ class ThreadMapping(NamedTuple):
     held: int
     tile: int
     steps: int
+    interleaved: bool = False
 
     @property
     def row_groups(self) -> int:
@@ -73,6 +80,11 @@ class ThreadMapping(NamedTuple):
         return -(-min(self.tile, self.length) // (self.lanes * self.vector))
 
     @property
+    def is_long(self) -> bool:
+        """Whether sums along a tile are split."""
+        return self.iterations > NEST
+
+    @property
     def some_rows_idle(self) -> bool:
         return self.rows % (self.row_groups * self.steps) != 0
 
@@ -81,23 +93,50 @@ class ThreadMapping(NamedTuple):
         """Whether a lane may hold columns that there are not."""
         return self.held > 0 and self.lanes * self.vector * self.held * self.tiles != self.length
 
+    def form(self) -> Hashable:
+        """What the text of a kernel says besides sizes."""
+        idle = (self.some_rows_idle, self.some_lanes_idle, self.length % self.vector > 0)
+        many = (self.tiles > 1, self.blocks > 1, self.steps > 1, self.rows > 1)
+        taken = (self.threads, self.lanes, self.vector, self.held, self.interleaved)
+        return (*taken, *many, *idle, self.iterations > 1, self.is_long)
+
+    def sizes(self, padded: bool) -> dict[Hashable, int]:
+        """Its sizes by name. `end` is where vectors of a row end; `padded`: they may reach beyond
+        its last element."""
+        whole = self.length // self.vector * self.vector
+        end = -(-self.length // self.vector) * self.vector if padded else whole
+        return {
+            "rows": self.rows, "last row": self.rows - 1, "length": self.length,
+            "last": self.length - 1, "last start": self.length - self.vector,
+            "end": self.length if self.held else end, "rest": self.length - whole,
+            "tile": self.tile, "tiles": self.tiles, "steps": self.steps,
+            "last group": self.active_groups - 1,
+        }  # fmt: skip
+
 
 def power_of_two(n: int) -> int:
     """The smallest one that is not less than n."""
     return 1 << max(0, n - 1).bit_length()
 
 
-def flat(size: int, machine: Machine, vector: int, totals: bool) -> ThreadMapping:
-    """All elements as one row; `totals` if some are summed to one number."""
+def flat(
+    size: int, machine: Machine, vector: int, totals: bool, functions: bool
+) -> ThreadMapping:  # fmt: skip
+    """All elements as one row; `totals` if some are summed to one number, `functions` if some are
+    computed by more than arithmetic, which a loop only makes slower where it is simulated."""
     threads = machine.threads
     if size == 1:
         return ThreadMapping(threads, 1, 1, threads, 1, 0, threads, 1)
     vector = vector if machine.padded or size > vector else 1
     step = threads * vector
-    iterations = 1 if size < (SIMULATED_LARGE if machine.is_simulated else LARGE) else 4
+    is_large = size >= (SIMULATED_LARGE if machine.is_simulated else LARGE)
+    iterations = 4 if is_large and not (functions and machine.is_simulated) else 1
     if totals:
         needed = -(-size // step)
-        iterations = needed if needed <= FEW_STEPS else max(iterations, -(-needed // MOST_PARTS))
+        least = (
+            FEW_STEPS if machine.is_simulated else iterations
+        )  # there, reductions are what costs
+        iterations = needed if needed <= FEW_STEPS else max(least, -(-needed // MOST_PARTS))
     return ThreadMapping(threads, 1, size, threads, vector, 0, step * iterations, 1)
 
 
@@ -110,9 +149,10 @@ def _whole(length: int, most: int, machine: Machine) -> int:
 
 def by_rows(
     rows: int, length: int, members: int, machine: Machine, vector: int, totals: bool,
-    columns: bool,
+    columns: bool, across: bool,
 ) -> ThreadMapping:  # fmt: skip
-    """Rows that are reduced; `totals` and `columns` if there are sums over rows too."""
+    """Rows that are reduced; `totals` and `columns` if there are sums over rows too; `across`:
+    neighbours in memory are in different rows."""
     threads, simulated = machine.threads, machine.is_simulated
     # a single row may be read beyond its end, so vectors need not divide it
     beyond = machine.padded and rows == 1 < length and not columns
@@ -124,10 +164,13 @@ def by_rows(
     threads = max(threads, lanes)
     if simulated:  # there are no threads to use, and barriers cost more than everything else
         lanes = 1 if rows >= 128 or length < 64 else min(threads, 16)
+    interleaved = across and not (simulated or totals or columns) and rows >= SIDE_BY_SIDE
+    if interleaved:
+        lanes = min(lanes, max(1, threads // SIDE_BY_SIDE))
     held = -(-length // (lanes * vector))
     if held * vector > MOST_HELD or held * vector * members > MOST_TEXT or length % vector:
         held = 0
-    made = ThreadMapping(threads, rows, length, lanes, vector, held, length, 1)
+    made = ThreadMapping(threads, rows, length, lanes, vector, held, length, 1, interleaved)
     if not (totals or columns):
         return made
     each = -(-rows // made.row_groups)  # rows of a group, if there were one workgroup

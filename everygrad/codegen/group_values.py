@@ -6,7 +6,8 @@ through its vectors. An operation on the same registers as an earlier one is tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from everygrad import dtypes
@@ -16,7 +17,7 @@ from everygrad.compiler.expr import Expr, as_expr, call
 from everygrad.compiler.groups import Load, Member, Number
 from everygrad.compiler.ir import Value
 from everygrad.compiler.loop_nest import StridedAccess
-from everygrad.compiler.schedule import Passes, progression
+from everygrad.compiler.schedule import Passes, is_below_maximum, progression
 from everygrad.core.shapes import Shape
 from everygrad.core.strides import collapse
 from everygrad.dtypes import DType
@@ -25,7 +26,8 @@ from everygrad.dtypes import DType
 class Task(NamedTuple):
     """What a kernel computes: `passes.wanted` of a group's members, by threads that `mapping`
     assigns. `sizes` are those of the axes that make up rows and columns, `kinds` says what each
-    final is, `exact` values have the same bits wherever they are computed."""
+    final is, `exact` values have the same bits wherever they are computed, `stores` are the results
+    that are not stored in order."""
 
     passes: Passes
     mapping: ThreadMapping
@@ -33,6 +35,7 @@ class Task(NamedTuple):
     accesses: dict[Load, StridedAccess]
     kinds: dict[Value, str]
     exact: Set[Value] = frozenset()
+    stores: Mapping[Value, StridedAccess] = MappingProxyType({})
 
     @property
     def members(self) -> dict[Value, Member]:
@@ -48,34 +51,43 @@ class Task(NamedTuple):
         return list(dict.fromkeys(r.value for r in loads if progression(r) is None))
 
 
-Terms = list[tuple[Expr, int]]  # coordinates with their strides
+Terms = list[tuple[Expr, int, Expr]]  # coordinates, with the signs and the sizes of their strides
 
 
-def coordinates(index: Expr, sizes: Shape, strides: Shape) -> Terms:
-    """What an address grows by at `index`, which counts through axes of these sizes. Divisions,
-    which are expensive, appear only where the strides require them."""
+class Axis(NamedTuple):
+    """An axis that an address grows along: `behind` elements lie behind one step of it."""
+
+    size: int
+    behind: int
+    step: int
+    is_first: bool
+    is_last: bool
+
+
+def axes_of(sizes: Shape, strides: Shape) -> tuple[Axis, ...]:
+    """The axes along which an address grows at an index that counts through axes of these sizes,
+    from the innermost on."""
     sizes, (steps,) = collapse(sizes, [strides])
-    made, behind = [], 1
+    made, behind, last = [], 1, len(sizes) - 1
     for k in reversed(range(len(sizes))):
         if steps[k]:
-            at = index if behind == 1 else call("floordiv", index, behind)
-            made.append((call("mod", at, sizes[k]) if k else at, steps[k]))
+            made.append(Axis(sizes[k], behind, steps[k], k == 0, k == last))
         behind *= sizes[k]
-    return made
+    return tuple(made)
 
 
 def address(first: Any, terms: Terms) -> Expr:
     """The sum. What is subtracted comes last: an index is unsigned."""
     found = as_expr(first)
-    for at, step in sorted(terms, key=lambda term: term[1] < 0):
-        if at.fn == "const":
-            moved = as_expr(at.value * abs(step))
+    for at, sign, step in sorted(terms, key=lambda term: term[1] < 0):
+        if at.fn == step.fn == "const":
+            moved = as_expr(at.value * step.value)
         else:
-            moved = at if abs(step) == 1 else at * abs(step)
-        if found.fn == "const" and not found.value and step > 0:
+            moved = at if step.fn == "const" and step.value == 1 else at * step
+        if found.fn == "const" and not found.value and sign > 0:
             found = moved
         else:
-            found = found + moved if step > 0 else found - moved
+            found = found + moved if sign > 0 else found - moved
     return found
 
 
@@ -83,17 +95,24 @@ class Operand:
     """A load of a kernel whose lanes take `vector` columns at a time."""
 
     def __init__(
-        self, load: Load, access: StridedAccess, sizes: tuple[Shape, Shape], vector: int
-    ) -> None:
+        self, number: int, load: Load, access: StridedAccess, sizes: tuple[Shape, Shape],
+        vector: int,
+    ) -> None:  # fmt: skip
+        self.number = number
         self.load = load
         self.access = access
         self.rows, self.columns = sizes
         self.vector = vector
         self.progression = progression(load)
-        merged, (steps,) = collapse(self.columns, [access.columns])
+        self.axes = {
+            "rows": axes_of(self.rows, access.rows),
+            "columns": axes_of(self.columns, access.columns),
+        }
+        self.sizes, (self.steps,) = collapse(self.columns, [access.columns])
         # whether the columns of one take are the last stride apart
-        self.has_one_stride = vector == 1 or len(merged) == 1 or merged[-1] % vector == 0
-        self.step = steps[-1]
+        is_whole = len(self.sizes) == 1 or self.sizes[-1] % vector == 0
+        self.has_one_stride = vector == 1 or is_whole
+        self.step = self.steps[-1]
         self.base: Expr = as_expr(0)
 
     @property
@@ -113,54 +132,120 @@ class Operand:
             return False
         if self.load.step is not None and (self.load.step % n or not steady_index):
             return False
-        _, (steps,) = collapse(self.columns, [self.access.columns])
-        _, (over,) = collapse(self.rows, [self.access.rows])
-        return not any(s % n for s in (*steps[:-1], *over, self.access.offset))
+        over = (axis.step for axis in self.axes["rows"])
+        return not any(s % n for s in (*self.steps[:-1], *over, self.access.offset))
+
+    def form(self) -> Hashable:
+        """What the text of its loads says besides sizes."""
+        axes = [
+            [(_form_of(a.step), a.is_first, a.is_last) for a in found]
+            for found in self.axes.values()
+        ]
+        load = (self.load.value.dtype, self.load.step, bool(self.access.offset), self.progression)
+        return (*load, *map(tuple, axes), self.has_one_stride, _form_of(self.step))
+
+    def named_sizes(self) -> dict[Hashable, int]:
+        """Its sizes by name."""
+        made: dict[Hashable, int] = {("offset", self.number): self.access.offset}
+        for which, axes in self.axes.items():
+            for k, axis in enumerate(axes):
+                name = (which, self.number, k)
+                made[name, "size"], made[name, "behind"] = axis.size, axis.behind
+                made[name, "step"] = abs(axis.step)
+        return made
 
     def begin_row(self, row: Expr, b: Builder) -> None:
         """Define the address at which the row begins."""
-        terms = coordinates(row, self.rows, self.access.rows)
-        self.base = b.let(address(self.access.offset, terms))
+        first = self.access.offset and b.size(self.access.offset, ("offset", self.number))
+        self.base = b.let(address(first, self.terms(b, "rows", row)))
 
-    def column(self, index: Expr) -> Terms:
-        return coordinates(index, self.columns, self.access.columns)
+    def terms(self, b: Builder, which: str, index: Expr) -> Terms:
+        """What an address grows by at the index of a row or column. Divisions, which are expensive,
+        appear only where the strides require them."""
+        made = []
+        for k, axis in enumerate(self.axes[which]):
+            name, at = (which, self.number, k), index
+            if not axis.is_last:
+                at = b.let(call("floordiv", at, b.size(axis.behind, (name, "behind"))))
+            if not axis.is_first:
+                at = b.let(call("mod", at, b.size(axis.size, (name, "size"))))
+            made.append((at, axis.step, self.distance(b, axis.step, name)))
+        return made
+
+    def distance(self, b: Builder, step: int, name: Hashable) -> Expr:
+        return as_expr(1) if abs(step) == 1 else b.size(abs(step), (name, "step"))
+
+    def next_to(self, b: Builder, part: int) -> Terms:
+        """How much farther than the first element of a take another one is."""
+        if not part or not self.step:
+            return []
+        return [
+            (as_expr(part), self.step, self.distance(b, self.step, ("columns", self.number, 0)))
+        ]
+
+
+def _form_of(step: int) -> int:
+    """What a text says of a stride: whether it is 0 or 1, and its sign."""
+    return step if abs(step) < 2 else 2 if step > 0 else -2
+
+
+def operands_of(task: Task) -> dict[Load, Operand]:
+    """The loads of a kernel."""
+    loads = dict.fromkeys(r for m in task.members.values() for r in m.refs if _is_load(r))
+    vector = task.mapping.vector
+    return {r: Operand(n, r, task.accesses[r], task.sizes, vector) for n, r in enumerate(loads)}
+
+
+def stores_of(task: Task) -> dict[Value, Operand]:
+    """Results that are not stored in order, as if they were loaded."""
+    return {
+        v: store_operand(v, at, task.sizes, task.mapping.vector, -1 - n)
+        for n, (v, at) in enumerate(task.stores.items())
+    }
+
+
+def store_operand(
+    v: Value, at: StridedAccess, sizes: tuple[Shape, Shape], vector: int, number: int = -1
+) -> Operand:
+    return Operand(number, Load(v, v.shape, (), 0), at, sizes, vector)
+
+
+def vector_operands(task: Task, operands: dict[Load, Operand]) -> set[Load]:
+    """The operands that are read as vectors."""
+
+    def is_steady(ref: Any) -> bool:
+        """Whether the columns of one take share this value; members are not followed."""
+        if isinstance(ref, Load):
+            return operands[ref].is_steady or operands[ref].is_of_row
+        return isinstance(ref, Number) or task.members[ref].role in ("row", "reduce")
+
+    indices = {m.refs[0]: m.refs[1] for m in task.members.values() if m.value.op.indexed_load}
+    return {
+        r for r, o in operands.items() if o.is_vector(r.step is not None and is_steady(indices[r]))
+    }
 
 
 class Values:
     """Writes values. `columns` are the registers that hold the first column of each take; `last`:
     the last column, where a vector may reach beyond it."""
 
-    def __init__(self, b: Builder, task: Task, buffers: dict[Value, Buffer]) -> None:
-        self.b, self.task, self.buffers = b, task, buffers
+    def __init__(
+        self, b: Builder, task: Task, buffers: dict[Value, Buffer], operands: dict[Load, Operand]
+    ) -> None:
+        self.b, self.task, self.buffers, self.operands = b, task, buffers, operands
         self.members = task.members
         self.vector = task.mapping.vector
-        loads = dict.fromkeys(r for m in self.members.values() for r in m.refs if _is_load(r))
-        self.operands = {r: Operand(r, task.accesses[r], task.sizes, self.vector) for r in loads}
         self.of_row: dict[Any, Expr] = {}
         self.of_element: dict[Any, Expr] = {}
         self.columns: list[Expr] = []
-        self.last: int | None = None
-
-    def vector_operands(self) -> set[Load]:
-        """The operands that are read as vectors."""
-        indices = {m.refs[0]: m.refs[1] for m in self.members.values() if m.value.op.indexed_load}
-        return {
-            r for r, o in self.operands.items()
-            if o.is_vector(r.step is not None and self.is_steady(indices[r]))
-        }  # fmt: skip
-
-    def is_steady(self, ref: Any) -> bool:
-        """Whether the columns of one take share this value; members are not followed."""
-        if isinstance(ref, Load):
-            return self.operands[ref].is_steady or self.operands[ref].is_of_row
-        return isinstance(ref, Number) or self.members[ref].role in ("row", "reduce")
+        self.last: Expr | None = None
 
     # --- rows ------------------------------------------------------------------------------------
 
     def begin_row(self, row: Expr) -> None:
         """Define where the row begins in each operand, and load operands with one element a row."""
         self.of_row, self.of_element = {}, {}
-        self.vectors = self.vector_operands()
+        self.vectors = vector_operands(self.task, self.operands)
         for r, o in self.operands.items():
             o.begin_row(row, self.b)
             if o.is_of_row:
@@ -198,28 +283,26 @@ class Values:
             return self.get(r, r.value, u - part)
         return self.element(o, self.place(o, take, part))
 
-    def place(self, o: Operand, take: int, part: int, *more: tuple[Expr, int]) -> Expr:
+    def place(self, o: Operand, take: int, part: int, *more: tuple[Expr, int, Expr]) -> Expr:
         """The address of one element of a take."""
         if self.last is None and (o.has_one_stride or not part):
             key = ("take", o.load, take)
             start = self.of_element.get(key)
             if start is None:
-                start = self.b.let(address(o.base, o.column(self.columns[take])))
+                start = self.b.let(address(o.base, o.terms(self.b, "columns", self.columns[take])))
                 self.of_element[key] = start
-            return address(start, [(as_expr(part), o.step)] * bool(part and o.step) + list(more))
+            return address(start, [*o.next_to(self.b, part), *more])
         column = self.columns[take]
         if part or self.last is not None:
             column = column + part
         if self.last is not None:
             column = call("min", column, self.last)
-        return address(o.base, [*o.column(self.b.let(column)), *more])
+        return address(o.base, [*o.terms(self.b, "columns", self.b.let(column)), *more])
 
-    def vector_part(
-        self, o: Operand, key: Any, take: int, u: int, more: Sequence[tuple[Expr, int]]
-    ) -> Expr:
+    def vector_part(self, o: Operand, key: Any, take: int, u: int, more: Terms) -> Expr:
         """One element of a vector, which is loaded once for all."""
         if key not in self.of_element:
-            at = address(o.base, [*o.column(self.columns[take]), *more])
+            at = address(o.base, [*o.terms(self.b, "columns", self.columns[take]), *more])
             found = self.b.load_vector(self.buffers[o.load.value], at, self.vector)
             self.of_element[key] = at
             self.of_element.update(((key, part), e) for part, e in enumerate(found))
@@ -237,6 +320,8 @@ class Values:
         precision = "exact" if v in self.task.exact else ""
         if v.op.coarse_halves and v.dtype in _HALVES and not precision:
             precision = "coarse"
+        if not precision and v not in self.task.wanted and is_below_maximum(v):
+            precision = "low"
         insts = v.op.program([a.dtype for a in v.args], v.params).insts
         made: list[Expr] = []
         for inst in insts:
@@ -271,7 +356,7 @@ class Values:
         known = self.of_row if u is None else self.of_element
         if key not in known:
             known[key] = self.b.let(call("min", index.cast(self.b.index), size - 1))
-        far = (known[key], r.step or 0)
+        far = (known[key], r.step or 0, as_expr(abs(r.step or 0)))
         if is_vector:
             assert u is not None
             return self.vector_part(o, ("vector", m.value, take), take, u, [far])

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from everygrad.compiler.expr import Expr, Program, as_expr, call, lower
 from everygrad.dtypes import DType
+from everygrad.errors import CompileError
 
 
 class Buffer(NamedTuple):
@@ -32,7 +33,8 @@ class Buffer(NamedTuple):
 class Let(NamedTuple):
     """Defines a register; a variable may be assigned later. `precision`: "exact" where every
     operation is rounded, so that the same bits come out wherever it is computed; "coarse" where
-    functions accurate to 20 bits serve."""
+    functions accurate to 20 bits serve; "low" where exp is of what is not above 0, or NaN, and may
+    be 0 instead of subnormal."""
 
     register: int
     value: Expr
@@ -150,7 +152,8 @@ GROUP, THREAD = 0, 1  # the registers every kernel has
 
 
 class Kernel(NamedTuple):
-    """`symbols` are registers whose value is an argument of the launch."""
+    """`symbols` are registers whose value is an argument of the launch; `names`: what those are
+    called, in order."""
 
     name: str
     index_dtype: DType
@@ -161,6 +164,7 @@ class Kernel(NamedTuple):
     groups: int
     threads: int
     body: tuple[Statement, ...]
+    names: tuple[Hashable, ...] = ()
 
 
 def register_of(e: Expr) -> int:
@@ -312,10 +316,13 @@ def where(condition: Expr, yes: Any, no: Any) -> Expr:
 
 
 class Builder:
-    """Writes one kernel. Methods that define a register return it as an expression."""
+    """Writes one kernel. Methods that define a register return it as an expression. `open_sizes`:
+    sizes are symbols, so that one text serves all."""
 
-    def __init__(self, name: str, index: DType, groups: int, threads: int) -> None:
-        self.name, self.index = name, index
+    def __init__(
+        self, name: str, index: DType, groups: int, threads: int, open_sizes: bool = False
+    ) -> None:
+        self.name, self.index, self.open_sizes = name, index, open_sizes
         self.groups, self.threads = groups, threads
         self._registers: list[DType] = [index, index]
         self._buffers: list[Buffer] = []
@@ -379,12 +386,18 @@ class Builder:
         """A size that is an argument of the launch, so that one text serves all sizes. What is
         asked for again by a name is the same symbol."""
         r = self._named.get(name)
+        if r is not None and self._symbols[r] != value:
+            raise CompileError(f"{self.name}: {name} is {self._symbols[r]} and {value}")
         if r is None:
             r = self._register(self.index)
             self._symbols[r] = value
             if name is not None:
                 self._named[name] = r
         return Expr("input", (), r)
+
+    def size(self, value: int, name: Hashable) -> Expr:
+        """A size as a number, or as a symbol of this name where sizes are open."""
+        return self.symbol(value, name) if self.open_sizes else as_expr(value)
 
     def let(self, value: Any, dtype: DType | None = None) -> Expr:
         """A register; of the index dtype unless said otherwise."""
@@ -452,7 +465,9 @@ class Builder:
 
     def finish(self) -> Kernel:
         (body,) = self._blocks
+        named = {r: name for name, r in self._named.items()}
         return Kernel(
             self.name, self.index, tuple(self._buffers), tuple(self._local), dict(self._symbols),
             tuple(self._registers), self.groups, self.threads, tuple(body),
+            tuple(named.get(r) for r in self._symbols),
         )  # fmt: skip

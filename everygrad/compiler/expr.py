@@ -45,6 +45,12 @@ INTRINSICS: dict[str, tuple[int, str]] = {
     "select": (3, "branches"),
 }
 
+# those that are more than a few instructions, as a rule
+FUNCTIONS = frozenset((
+    "pow", "atan2", "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "erf", "ndtr",
+    "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
+))  # fmt: skip
+
 
 class Expr:
     """One scalar value: an input, a constant, a cast, or an intrinsic of other expressions."""

@@ -60,6 +60,11 @@ def _making(v: Value) -> tuple[Any, ...]:
     return (v.op, *(n if n <= MOST_MEMBERS else op for n, op in back))
 
 
+def are_few(rows: int, row: int) -> bool:
+    """Whether these rows of so many elements are too few to be reduced each by one thread."""
+    return rows < ROWS and rows * row > FEW
+
+
 class Fuser(Grouping):
     """Forms the groups of one graph. `fusable` says which values the backend has loops for."""
 
@@ -71,8 +76,10 @@ class Fuser(Grouping):
         siblings: int | None = None,
         recompute: bool = False,
         text_weight: Callable[[Value], int] = lambda v: 1,
+        is_split: Callable[[int, int], bool] = are_few,
     ) -> None:
         super().__init__(graph, most_loads, text_weight)
+        self.is_split = is_split
         self.fusable = fusable
         self.siblings = siblings
         self.recompute = recompute
@@ -117,7 +124,7 @@ class Fuser(Grouping):
             row = size_of(tuple(shape[a] for a in axes))
             if level == "full" and trailing(shape, axes) and group.row in (None, row):
                 rows = size // row
-                if rows >= ROWS or size <= FEW:
+                if not self.is_split(rows, row):
                     role = "reduce"
         refs = self.refs(v, shape, group, level)
         if any(r is None for r in refs):
@@ -303,10 +310,12 @@ def fuse(
     siblings: int | None = None,
     recompute: bool = False,
     text_weight: Callable[[Value], int] = lambda v: 1,
+    is_split: Callable[[int, int], bool] = are_few,
 ) -> list[Group]:
     """The graph's values in groups, in an order to run them. A group reads at most so many values.
     `siblings`: if given, groups that share no more than what they read may be one, and those of at
     most so many elements even if they share nothing. `recompute`: values may be computed again
     rather than be kept; arguments of kernels may then be changed to recomputed copies.
-    `text_weight`: how much of a kernel's text a value takes, where most take 1."""
-    return Fuser(graph, fusable, most_loads, siblings, recompute, text_weight).run()
+    `text_weight`: how much of a kernel's text a value takes, where most take 1. `is_split`: whether
+    so many rows of so many elements are not reduced within a group, but by partial sums of them."""
+    return Fuser(graph, fusable, most_loads, siblings, recompute, text_weight, is_split).run()

@@ -66,6 +66,7 @@ class Group:
         self.members: dict[Value, Member] = {}
         self.weight = 0
         self.loads: set[Value] = set()  # what the members read from outside
+        self.stores: dict[Value, Shape] = {}  # strides of results that are not stored in order
         self.opaque: Value | None = None
         self.before: set[int] = set()  # numbers of the groups that it takes something from
         self.start: Any = None  # how the values were made at which it began

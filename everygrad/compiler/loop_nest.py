@@ -43,6 +43,7 @@ class LoopNest(NamedTuple):
     finals: dict[Value, StridedAccess]
     full: StridedAccess  # of a result stored in order
     row: StridedAccess  # of a result that has one element a row
+    stores: dict[Value, StridedAccess]  # of results stored otherwise
 
     @property
     def row_count(self) -> int:
@@ -82,6 +83,7 @@ def nest_of(group: Group, rows_wanted: int = 0) -> LoopNest:
                 loads[r] = (_refined(r.shape, r.strides, dims, scale), r.offset)
         if m.role == "final":
             finals[m.value] = (_final(m, dims, scale), 0)
+    stores = {v: _refined(v.shape, steps, dims, 1) for v, steps in group.stores.items()}
     split = len(dims)
     behind = 1
     while behind < row:
@@ -89,6 +91,7 @@ def nest_of(group: Group, rows_wanted: int = 0) -> LoopNest:
         behind *= dims[split]
     full = list(row_major(dims))
     tables = [full, *(s for s, _ in loads.values()), *(s for s, _ in finals.values())]
+    tables += stores.values()
     sizes, split = _merged(list(dims), split, tables)
     tail = 0
     if group.row is None:
@@ -106,6 +109,7 @@ def nest_of(group: Group, rows_wanted: int = 0) -> LoopNest:
         {v: access(*s) for v, s in finals.items()},
         access(full, 0),
         StridedAccess(row_major(rows), (0,) * len(columns), 0),
+        {v: access(steps, 0) for v, steps in stores.items()},
     )
 
 

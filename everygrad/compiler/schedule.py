@@ -9,12 +9,13 @@ group ("finals") are of three kinds: "total", one number for all; "columns", one
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from everygrad import dtypes
+from everygrad.compiler.expr import FUNCTIONS
 from everygrad.compiler.groups import Group, Load, Member, final_strides
 from everygrad.compiler.ir import Graph, Value
 from everygrad.compiler.loop_nest import LoopNest, StridedAccess, nest_of
@@ -65,6 +66,15 @@ def finals(members: dict[Value, Member]) -> list[Member]:
     return [m for m in members.values() if m.role == "final"]
 
 
+def has_functions(members: Iterable[Member]) -> bool:
+    """Whether a member is computed by more than arithmetic."""
+    programs = (
+        m.value.op.program([a.dtype for a in m.value.args], m.value.params)
+        for m in members if m.value.kind == "elementwise"
+    )  # fmt: skip
+    return any(inst.fn in FUNCTIONS for program in programs for inst in program.insts)
+
+
 def is_by_rows(members: dict[Value, Member]) -> bool:
     """Whether rows are reduced, or have values: then the loops go over rows."""
     return any(m.role in ("reduce", "row") or m.level == "row" for m in members.values())
@@ -111,6 +121,7 @@ def nest_of_members(group: Group, members: dict[Value, Member], row: int) -> Loo
     """The loops over some members of a group, in rows of so many elements; 0: the group's own."""
     like = Group(group.number, group.size)
     like.members, like.cuts, like.row = members, group.cuts, group.row
+    like.stores = {v: steps for v, steps in group.stores.items() if v in members}
     if row:
         like.row, like.cuts = row, group.cuts | {row}
     return nest_of(like)
@@ -140,13 +151,28 @@ def by_loop_nest(group: Group, wanted: Sequence[Value]) -> list[list[Value]]:
     return list(loop_nests.values())
 
 
-def load_layout(group: Group, row: int) -> tuple[Shape, Shape, dict[Load, StridedAccess]]:
-    """The sizes of the axes of rows and of columns, and where loads are; row 0: all are columns."""
+class GroupLayout(NamedTuple):
+    """The sizes of the axes of rows and of columns, where loads are, and results that are not
+    stored in order."""
+
+    rows: Shape
+    columns: Shape
+    loads: dict[Load, StridedAccess]
+    stores: dict[Value, StridedAccess]
+
+
+def layout_of(group: Group, row: int) -> GroupLayout:
+    """The layout of rows of so many elements; 0: all are columns."""
     found = nest_of_members(group, group.members, row)
     if row:
-        return found.rows, found.columns, found.loads
-    flat = {r: StridedAccess((), (*p.rows, *p.columns), p.offset) for r, p in found.loads.items()}
-    return (), (*found.rows, *found.columns), flat
+        return GroupLayout(found.rows, found.columns, found.loads, found.stores)
+
+    def flat(at: StridedAccess) -> StridedAccess:
+        return StridedAccess((), (*at.rows, *at.columns), at.offset)
+
+    loads = {r: flat(at) for r, at in found.loads.items()}
+    stores = {v: flat(at) for v, at in found.stores.items()}
+    return GroupLayout((), (*found.rows, *found.columns), loads, stores)
 
 
 def progression(load: Load) -> tuple[int, int] | None:
@@ -181,6 +207,17 @@ def online_sums(members: dict[Value, Member]) -> dict[Value, Value]:
         if maximum.refs[0] == x and maximum.value not in found.values():
             found[v] = maximum.value
     return found
+
+
+def is_below_maximum(v: Value) -> bool:
+    """Whether it is exp(x - maximum of x), of float32: exp of what is not above 0."""
+    if v.dtype is not dtypes.float32 or v.kind != "elementwise" or v.op.intrinsic() != "exp":
+        return False
+    difference = v.args[0]
+    if difference.kind != "elementwise" or difference.op.intrinsic() != "sub":
+        return False
+    x, top = difference.args
+    return top.facts.combine == "max" and top.args[0] is x
 
 
 def _is(m: Member | None, intrinsic: str) -> bool:

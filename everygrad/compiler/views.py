@@ -46,6 +46,14 @@ def view_of(value: Value) -> View:
     return view
 
 
+def strided(base: Value, shape: Shape, strides: Shape, offset: int) -> Value:
+    """A view of a value in memory as a value, outside the order of a graph: how an op that runs by
+    itself reads its arrays."""
+    made = Value("movement", "view", None, (base,), {}, shape, base.dtype, base.number, base.where)
+    made.view = View(base, shape, strides, offset)
+    return made
+
+
 def apply_move(view: View, move: Value) -> View | None:
     """The view after one more move; None where strides cannot say it."""
     base, shape, strides, offset = view

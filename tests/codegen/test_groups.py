@@ -11,14 +11,16 @@ import pytest
 
 import everygrad as eg
 from devtools.fuzz.__main__ import program_of
-from everygrad import nn
+from everygrad import dtypes, nn
 from everygrad._jit.pipeline import prepared
 from everygrad.backends.reference.evaluate import is_known
 from everygrad.backends.reference.interpreter import KernelError
-from everygrad.codegen import show
+from everygrad.codegen import group_threads, show
 from everygrad.codegen.group import GroupWriter, write_kernel
 from everygrad.codegen.group_plan import assign_in_place, kernels_of, task_of
-from everygrad.compiler.ir import reachable
+from everygrad.compiler.ir import Graph, reachable
+from everygrad.compiler.row_ops import row_op
+from everygrad.compiler.views import strided
 from tests.support.kernel_groups import (
     GPU,
     MACHINES,
@@ -113,6 +115,33 @@ SHAPES = [(5, 7), (40, 24), (2, 600), (70, 3)]
 def test_interpreted(name: str, machine: str) -> None:
     for shape in SHAPES:
         assert check(FORMS[name], normal(*shape), machine=MACHINES[machine])
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("name", ["sums", "softmax", "norm", "halves"])
+def test_sizes_that_are_arguments(name: str, machine: str) -> None:
+    for shape in SHAPES:
+        assert check(FORMS[name], normal(*shape), machine=MACHINES[machine], name="open")
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("length", [5, 40, 200])
+def test_rows_whose_neighbours_are_other_rows(
+    length: int, machine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read and stored where they are, by neighbouring threads for neighbouring rows."""
+    monkeypatch.setattr(group_threads, "SIDE_BY_SIDE", 2)
+    x, graph = normal(3, length, 6), Graph()
+    base = graph.input((x.size,), dtypes.float32)
+    steps = (6 * length, 1, 6)
+    rows = strided(base, (3, 6, length), steps, 0)
+    graph.outputs = [row_op(graph, "softmax", [rows], (2,), 0.0)]
+    (group,), stored = groups_of(graph)
+    group.stores = dict.fromkeys(graph.outputs, steps)
+    (kernel,) = kernels_of(group, stored, MACHINES[machine], name="softmax")
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    for got in run(kernel, {base: x}).values():
+        same(got.reshape(x.shape), e / e.sum(axis=1, keepdims=True), "softmax")
 
 
 @pytest.mark.parametrize("machine", MACHINES)

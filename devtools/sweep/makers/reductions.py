@@ -242,6 +242,7 @@ SECTION = OpSection(
         "column_sums",
         "fused",
         "group",
+        "array_graph",
         "group_threads",
         "loop_nest",
         "loop_writer",

@@ -189,6 +189,7 @@ SECTION = OpSection(
         "loop_nest",
         "loop_writer",
         "losses",
+        "machine",
         "numpy_reduce",
         "online_softmax",
         "reduction",

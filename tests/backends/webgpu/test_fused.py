@@ -19,6 +19,7 @@ from everygrad import nn
 from everygrad._jit.pipeline import prepared
 from everygrad.backends import base
 from everygrad.backends.webgpu.fused import fused
+from everygrad.backends.webgpu.source.machine import machine_of
 from everygrad.codegen.group import GroupWriter
 from everygrad.codegen.group_plan import task_of
 from everygrad.compiler.fuse import fuse
@@ -199,6 +200,11 @@ def test_few_long_rows_are_shared_by_workgroups(gpu: Any) -> None:
     assert commands(f)[0].kernel.grid[0] > 1
 
 
+def test_rows_longer_than_the_loops_of_a_software_adapter() -> None:
+    """Mesa's ends all loops of a thread after 65535 iterations in total, and says nothing."""
+    compiled(lambda x: F.softmax(x, axis=-1), normal(130, 40_001))
+
+
 def test_a_long_sum_keeps_its_digits(gpu: Any) -> None:
     x = np.full((3, 400_000), 0.1, np.float32)
     f = eg.jit(lambda x: ((x * 1.0).sum(), (x * 1.0).sum(axis=1), (x.mT * 1.0).sum(axis=0)))
@@ -355,7 +361,7 @@ def test_kernels_read_vec4_and_divide_nothing(gpu: Any) -> None:
     source = eg.jit(lambda x, y: eg.exp(x) * y).lower(x, x + 1.0).source
     main = source[source.index("@compute") :]
     assert source.count("array<vec4<u32>>;") == 3
-    assert main.count("%") + main.count(" / ") == main.count("% 256u") + main.count("/ 256u") + 2
+    assert main.count("%") + main.count(" / ") == 0
 
 
 # --- limits --------------------------------------------------------------------------------------
@@ -440,7 +446,7 @@ def test_a_kernel_has_as_many_results_as_can_be_bound(buffers: int) -> None:
             )
         )
         stored = used_outside(groups, graph.outputs)
-        machine = fused.machine_of(1 << 14, is_software=True)
+        machine = machine_of(1 << 14, is_software=True)
         fuser = fused.Fuser(buffers, machine, lambda nbytes: 1 + (nbytes > 32))
         for group in groups:
             wanted = [v for v in group.members if v in stored]

@@ -10,13 +10,12 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from everygrad import dtypes
 from everygrad.backends.webgpu.source.kernel_render import render
 from everygrad.backends.webgpu.source.render import with_library
 from everygrad.backends.webgpu.source.word_layout import byte_size
-from everygrad.codegen.group import GroupKernel, GroupWriter, Pairs, write_kernel
+from everygrad.codegen.group import GroupWriter, write_kernel
 from everygrad.codegen.group_plan import task_of
-from everygrad.codegen.group_sums import second_stage
+from everygrad.codegen.group_sums import GroupKernel, Pairs, second_stage
 from everygrad.codegen.machine import Machine
 from everygrad.compiler.groups import Group, Load
 from everygrad.compiler.ir import Value
@@ -24,7 +23,6 @@ from everygrad.compiler.schedule import by_loop_nest
 from everygrad.dtypes import DType
 
 _A_VALUE = 8  # lines of library functions that count as much as one plain value
-WORKGROUP = 256
 
 
 class Scratch:
@@ -64,20 +62,6 @@ def text_weight(v: Value) -> int:
         return 1
     insts = v.op.program([a.dtype for a in v.args], v.params).insts
     return 1 + sum(_lines(inst.fn) // _A_VALUE for inst in insts)
-
-
-def machine_of(shared_bytes: int, is_software: bool) -> Machine:
-    """The numbers of an adapter."""
-    return Machine(
-        threads=WORKGROUP,
-        wide_float=dtypes.float32,
-        narrow_index=dtypes.uint32,
-        narrow=1 << 31,
-        wide_index=None,
-        parallel=1 if is_software else 1 << 16,
-        shared_bytes=shared_bytes,
-        padded=True,
-    )
 
 
 class Fuser:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from everygrad.codegen.group import Pairs
+from everygrad.codegen.group_sums import Pairs
 from everygrad.compiler.groups import Group, Load
 from everygrad.compiler.ir import Graph, Value
 from everygrad.compiler.views import view_of

@@ -7,7 +7,8 @@ waits in the batch until another command needs its results.
 
 from __future__ import annotations
 
-from everygrad.codegen.group import GroupWriter, Pairs
+from everygrad.codegen.group import GroupWriter
+from everygrad.codegen.group_sums import Pairs
 from everygrad.compiler.ir import Value
 from everygrad.compiler.thresholds import edge
 

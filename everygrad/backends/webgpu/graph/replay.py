@@ -25,15 +25,16 @@ from everygrad.backends.webgpu.fused.fused import (
     FusedKernel,
     Fuser,
     Scratch,
-    machine_of,
     text_weight,
 )
 from everygrad.backends.webgpu.fused.multi_tensor import MultiTensorBatch
 from everygrad.backends.webgpu.graph import epilogues
 from everygrad.backends.webgpu.graph.placeholders import PlaceholderBlock, PlaceholderPool, shared
 from everygrad.backends.webgpu.kernels import copy_kernels, gather_scatter
-from everygrad.codegen.group import GroupWriter, Pairs
+from everygrad.backends.webgpu.source.machine import machine_of, splits_rows
+from everygrad.codegen.group import GroupWriter
 from everygrad.codegen.group_plan import assign_in_place
+from everygrad.codegen.group_sums import Pairs
 from everygrad.compiler.fuse import fuse
 from everygrad.compiler.groups import Group, used_outside
 from everygrad.compiler.ir import Graph, Value, index_bound
@@ -106,11 +107,14 @@ class Replay:
             self.made[v] = dev.empty(v.shape, v.dtype)
         limits = self.gpu.limits
         most = max(1, limits.storage_buffers - 1)
-        groups = without_strays(fuse(graph, fusable, most, 0, text_weight=text_weight))
+        machine = machine_of(limits.shared_bytes, self.gpu.is_software)
+        split = splits_rows(machine)
+        groups = fuse(graph, fusable, most, 0, text_weight=text_weight, is_split=split)
+        groups = without_strays(groups)
         stored = used_outside(groups, graph.outputs)
         fuser = Fuser(
             limits.storage_buffers,
-            machine_of(limits.shared_bytes, self.gpu.is_software),
+            machine,
             lambda nbytes: len(binding_windows.cut(nbytes, limits.binding_size)),
         )
         links = epilogues.links(groups, graph.outputs)

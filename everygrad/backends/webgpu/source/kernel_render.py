@@ -99,7 +99,8 @@ class _Renderer(TextRenderer):
     def program(
         self, program: Program, given: dict[int, str], name: str, precision: str
     ) -> list[str]:
-        return [text.strip() for text in body(program, given, name, prefix=f"{name}_")]
+        lines = body(program, given, name, f"{name}_", precision == "low")
+        return [text.strip() for text in lines]
 
     def value(self, e: Expr, dtype: DType, precision: str = "", name: str = "") -> str:
         if not name and e.fn == "const" and dtype is self.kernel.index_dtype:
@@ -129,7 +130,7 @@ class _Renderer(TextRenderer):
         if s.variable or dtype in _HALVES or self.quotient(s.value):
             super().let(s)
         else:
-            self.value(s.value, dtype, name=f"r{s.register}")
+            self.value(s.value, dtype, s.precision, f"r{s.register}")
 
     def with_shares(self, e: Expr) -> Expr:
         """x * y where y is a register that holds ndtr(x), with that in its place: the product is

@@ -13,6 +13,24 @@ Subnormal numbers are tested, scaled and rounded by their bits, which no driver 
 
 from __future__ import annotations
 
+
+def exp_low(value: str = "f32", name: str = "exp_low_f") -> str:
+    """A WGSL function: exp of a number that is not above 0, or NaN, for scalars or vec4. It has no
+    branches, and returns 0 where the result would be subnormal."""
+    bits, whole = value.replace("f32", "u32"), value.replace("f32", "i32")
+    return (
+        f"fn {name}(x: {value}) -> {value} {{\n"
+        f"  let y = max(x, {value}(-87.0));\n  let k = round(y * 1.4426950408889634);\n"
+        "  let r = (y - k * 0.693145751953125) - k * 1.428606765330187e-06;\n"
+        "  let p = 0.5 + r * (0.16666512191295624 + r * (0.0416661873459816\n"
+        "    + r * (0.008369598537683487 + r * 0.0013951717410236597)));\n"
+        f"  let e = bitcast<{whole}>(1.0 + (r + r * r * p)) + {whole}(k) * {whole}(1 << 23u);\n"
+        f"  let found = select(bitcast<{value}>(e), {value}(0.0), x < {value}(-87.0));\n"
+        f"  let bits = bitcast<{bits}>(x) & {bits}(0x7fffffffu);\n"
+        f"  return select(found, x, bits > {bits}(0x7f800000u));\n}}\n"
+    )
+
+
 FLOAT_FUNCTIONS = """
 fn inf_f() -> f32 { var b = 0x7f800000u; return bitcast<f32>(b); }
 fn nan_f() -> f32 { var b = 0x7fc00000u; return bitcast<f32>(b); }

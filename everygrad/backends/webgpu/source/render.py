@@ -13,7 +13,7 @@ import numpy as np
 from everygrad import dtypes
 from everygrad.backends.webgpu.source.complexlib import COMPLEX_FUNCTIONS
 from everygrad.backends.webgpu.source.intlib import INTEGER_FUNCTIONS
-from everygrad.backends.webgpu.source.mathlib import FLOAT_FUNCTIONS
+from everygrad.backends.webgpu.source.mathlib import FLOAT_FUNCTIONS, exp_low
 from everygrad.backends.webgpu.source.normallib import NORMAL_FUNCTIONS
 from everygrad.backends.webgpu.source.word_layout import layout, load, store
 from everygrad.compiler.expr import Inst, Program
@@ -33,7 +33,7 @@ def _split(text: str) -> dict[str, str]:
 
 LIBRARY = {
     name: text
-    for part in (FLOAT_FUNCTIONS, NORMAL_FUNCTIONS, COMPLEX_FUNCTIONS, INTEGER_FUNCTIONS)
+    for part in (FLOAT_FUNCTIONS, exp_low(), NORMAL_FUNCTIONS, COMPLEX_FUNCTIONS, INTEGER_FUNCTIONS)
     for name, text in _split(part).items()
 }
 
@@ -336,9 +336,11 @@ def _is_negative(zero: complex) -> bool:
     return math.copysign(1.0, number.real) < 0 or math.copysign(1.0, number.imag) < 0
 
 
-def body(program: Program, inputs: dict[int, str], final: str, prefix: str = "t") -> list[str]:
+def body(
+    program: Program, inputs: dict[int, str], final: str, prefix: str = "t", low: bool = False
+) -> list[str]:
     """The lines that compute the program from named registers; `final` names the result, `prefix`
-    begins the names of what is computed on the way."""
+    begins the names of what is computed on the way; `low`: exp is of what is not above 0."""
     names: list[str] = []
     lines = []
     last = len(program.insts) - 1
@@ -351,6 +353,8 @@ def body(program: Program, inputs: dict[int, str], final: str, prefix: str = "t"
             text = constant(inst.value, inst.dtype)
         elif i == last and inst.fn == "cast" and inst.dtype in _ROUNDS:
             text = _to_be_rounded(args[0], sources[0], inst.dtype)  # rounded as it is stored
+        elif low and inst.fn == "exp" and inst.dtype is dtypes.float32:
+            text = f"exp_low_f({args[0]})"
         else:
             special = _gelu(program, inst, args) or _by_constant(program, inst, args)
             text = special or instruction(inst, args, sources)
