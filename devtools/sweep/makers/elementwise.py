@@ -264,12 +264,12 @@ SECTION = OpSection(
         "elementwise",
         "fused",
         "gpu",
+        "group_threads",
         "loops",
         "lowering",
         "numpy_render",
         "parallel_for",
         "render",
-        "vec4",
         "writer",
     ),
     {

@@ -16,9 +16,9 @@ from everygrad.backends.base import Pending, Ready
 from everygrad.backends.gpu import GpuBackend
 from everygrad.backends.strided_array import span
 from everygrad.backends.webgpu import registry
-from everygrad.backends.webgpu.array import WebGPUArray, count_of, distinct
+from everygrad.backends.webgpu.array import WebGPUArray, count_of
 from everygrad.backends.webgpu.driver.adapters import asked_for, find_adapter
-from everygrad.backends.webgpu.driver.gpu import WORKGROUP, Gpu, Kernel
+from everygrad.backends.webgpu.driver.gpu import WORKGROUP, Gpu
 from everygrad.backends.webgpu.driver.memory import Storage
 from everygrad.backends.webgpu.driver.readback import ByteRange, Fetch
 from everygrad.backends.webgpu.gemm import cooperative_matrix
@@ -27,11 +27,10 @@ from everygrad.backends.webgpu.kernels import (
     chunked,
     copy_kernels,
     multi_tensor,
-    reduction,
-    vec4,
+    single_op,
 )
-from everygrad.backends.webgpu.source import render
-from everygrad.backends.webgpu.source.word_layout import byte_size, layout, thread_count
+from everygrad.backends.webgpu.kernels.single_op import SingleOps
+from everygrad.backends.webgpu.source.word_layout import byte_size, layout
 from everygrad.compiler.expr import Program
 from everygrad.compiler.facts import OpFacts
 from everygrad.compiler.thresholds import edge
@@ -39,14 +38,12 @@ from everygrad.core import shapes
 from everygrad.core.protocols import UpdateRule
 from everygrad.core.scopes import Attribute
 from everygrad.core.shapes import Shape, size_of
-from everygrad.core.strides import broadcast_strides, collapse
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError, EverygradError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from everygrad.compiler.ir import Graph
 
-_MAX_KERNELS = 1 << 14  # kernels cached with their shapes
 MOST_ELEMENTS = edge(__name__, "MOST_ELEMENTS", (1 << 31) - 1, "elements")
 
 
@@ -59,7 +56,7 @@ class WebGPU(GpuBackend):
         super().__init__(device)
         self.wanted = wanted
         self._gpu: Gpu | None = None
-        self.elementwise_kernels: dict[Any, tuple[Kernel, Program]] = {}
+        self.single_ops = SingleOps()
         self.kernels: dict[str, Callable[..., Any]] = {
             name: partial(fn, self) for name, fn in registry.KERNELS.items()
         }
@@ -69,7 +66,7 @@ class WebGPU(GpuBackend):
         """The open device; a lost one is opened again."""
         if self._gpu is None or self._gpu.lost is not None:
             self.made.clear()
-            self.elementwise_kernels.clear()
+            self.single_ops.clear()
             self._gpu = Gpu(find_adapter(self.wanted))
         return self._gpu
 
@@ -96,7 +93,7 @@ class WebGPU(GpuBackend):
             return self.elementwise(op.name, program, arrays)
         if op.family == "reduction":
             check_count(op.name, size_of(arrays[0].shape))
-            return reduction.reduce(self, op.name, op.combine, arrays[0], mean=op.mean, **params)
+            return single_op.reduce(self, op, arrays[0], **params)
         raise DeviceError(f"{op.name}: the webgpu backend has no kernel for it")
 
     def serves(self, op: OpFacts, given: Sequence[Any], params: dict[str, Any]) -> bool:
@@ -106,56 +103,18 @@ class WebGPU(GpuBackend):
         self, name: str, program: Program, arrays: Sequence[WebGPUArray]
     ) -> WebGPUArray:
         """A scalar program over arrays that broadcast."""
-        gpu = self.gpu
-        shape = shapes.broadcast(name, *(a.shape for a in arrays))
-        out = self.empty(shape, program.dtype)
-        if out.storage is None:
-            return out
-        if len(arrays) >= gpu.limits.storage_buffers:
+        gpu, limits = self.gpu, self.gpu.limits
+        for a in arrays:
+            if a.storage is None:
+                return self.empty(shapes.broadcast(name, *(a.shape for a in arrays)), program.dtype)
+        if len(arrays) >= limits.storage_buffers:
             arrays = copy_kernels.fit_bindings(self, arrays)
-        if gpu.largest > gpu.limits.binding_size and chunked.is_needed(gpu, arrays, out):
-            chunked.elementwise(self, name, program, arrays, out)
-            return out
-        storages, bindings = distinct(arrays)
-        key = (id(program), bindings, *[(a.shape, a.strides, a.offset) for a in arrays])
-        found = self.elementwise_kernels.get(key)
-        if found is None:
-            if len(self.elementwise_kernels) > _MAX_KERNELS:
-                self.elementwise_kernels.clear()
-            # the program is kept alive with its kernel, so that no other can have its id
-            found = self.elementwise_kernels[key] = (
-                self.elementwise_kernel(name, program, arrays, shape, bindings),
-                program,
-            )
-        gpu.record(found[0], [s.block for s in (*storages, out.storage)])
-        return out
-
-    def elementwise_kernel(
-        self,
-        name: str,
-        program: Program,
-        arrays: Sequence[WebGPUArray],
-        shape: Shape,
-        bindings: tuple[int, ...],
-    ) -> Kernel:
-        """The kernel for a program on arrays of these shapes and strides."""
-        sizes, strides = collapse(
-            shape, [broadcast_strides(a.shape, a.strides, shape) for a in arrays]
-        )
-        given = tuple(FROM_NP[a.dtype] for a in arrays)
-        offsets = [a.offset for a in arrays]
-        if vec4.serves(program, given, offsets, strides):
-            ones = tuple(steps == (0,) for steps in strides)
-            source = vec4.kernel(program, given, bindings, ones)
-            groups = -(-size_of(shape) // (4 * WORKGROUP))
-            params = [size_of(shape), *offsets]
-            return self.gpu.prepare(name, source, max(bindings) + 1, 1, params, groups)
-        source = render.elementwise(program, given, bindings, len(sizes))
-        params = [size_of(shape), *sizes[1:]]
-        for a, steps in zip(arrays, strides, strict=True):
-            params += (a.offset, *steps)
-        groups = -(-thread_count(program.dtype, size_of(shape)) // WORKGROUP)
-        return self.gpu.prepare(name, source, max(bindings) + 1, 1, params, groups)
+        if gpu.largest > limits.binding_size:
+            out = self.empty(shapes.broadcast(name, *(a.shape for a in arrays)), program.dtype)
+            if chunked.is_needed(gpu, arrays, out):
+                chunked.elementwise(self, name, program, arrays, out)
+                return out
+        return single_op.elementwise(self, name, program, arrays)
 
     def launch(
         self,

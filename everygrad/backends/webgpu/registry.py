@@ -13,11 +13,11 @@ from everygrad.backends.webgpu.attention import attention
 from everygrad.backends.webgpu.conv import convolution
 from everygrad.backends.webgpu.gemm import operand_reads
 from everygrad.backends.webgpu.kernels import (
+    arg_reduce,
     copy_kernels,
     gather_scatter,
-    reduction,
-    row_kernels,
     scan,
+    single_op,
 )
 from everygrad.backends.webgpu.solver import cholesky, jacobi, lu, qr, triangular
 from everygrad.backends.webgpu.source.render import (
@@ -29,6 +29,7 @@ from everygrad.backends.webgpu.source.render import (
     split_index,
 )
 from everygrad.backends.webgpu.source.word_layout import layout, load, thread_count
+from everygrad.codegen.group_sums import accumulator_dtype
 from everygrad.core.context import records
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import FROM_NP, DType
@@ -85,7 +86,7 @@ def _pool_text(dtype: DType) -> str:
     first = 4 + 5
     h, w, kh, kw, sh, sw, ph, pw, dh, dw = (slot(first + i) for i in range(10))
     register = layout(dtype).register
-    total = reduction.accumulator_dtype(dtype)
+    total = accumulator_dtype(dtype)
     value = cast("x", dtype, total)
     nan = " || (is_nan(v) && !is_nan(best))" if layout(dtype).kind == "f" else ""
     compare = "lt_l(best, v)" if layout(dtype).words == 2 else "v > best"
@@ -152,13 +153,13 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "last_write": gather_scatter.last_write,
     "check_range": gather_scatter.check_range,
     "check_true": gather_scatter.check_true,
-    "prod": reduction.prod,
-    "argmax": lambda dev, x, axis, keepdims: reduction.arg_reduce(dev, True, x, axis, keepdims),
-    "argmin": lambda dev, x, axis, keepdims: reduction.arg_reduce(dev, False, x, axis, keepdims),
+    "prod": single_op.prod,
+    "argmax": lambda dev, x, axis, keepdims: arg_reduce.arg_reduce(dev, True, x, axis, keepdims),
+    "argmin": lambda dev, x, axis, keepdims: arg_reduce.arg_reduce(dev, False, x, axis, keepdims),
     "philox": philox,
     "lexsort_rows": lu.row_order,
     **_SOLVER,
-    **row_kernels.KERNELS,
+    **single_op.ROWS,
     **scan.KERNELS,
     **attention.KERNELS,
 }

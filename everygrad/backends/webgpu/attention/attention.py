@@ -27,8 +27,9 @@ from everygrad.backends.webgpu.attention.attention_tiles import (
     chunks,
     slabs,
 )
-from everygrad.backends.webgpu.kernels.reduction import as_dtype
-from everygrad.backends.webgpu.kernels.row_kernels import exp_low, floating
+from everygrad.backends.webgpu.kernels.copy_kernels import as_dtype
+from everygrad.backends.webgpu.kernels.single_op import floating
+from everygrad.backends.webgpu.source.mathlib import exp_low
 from everygrad.backends.webgpu.source.render import address, frame, slot, split_index
 from everygrad.backends.webgpu.source.word_layout import load
 from everygrad.compiler.thresholds import edge
@@ -98,7 +99,7 @@ class _AttentionKernel:
         )
         readers, params = self.readers()
         shared = tiles.shared(max(self.form.chunks))
-        whole = exp_low("vec4<f32>") + readers + shared + main + body + "}\n"
+        whole = exp_low("vec4<f32>", "exp_low") + readers + shared + main + body + "}\n"
         return frame(len(self.form.names), params, whole)
 
     def readers(self) -> tuple[str, int]:

@@ -18,8 +18,8 @@ from everygrad.backends.webgpu.array import WebGPUArray, distinct, storage_of
 from everygrad.backends.webgpu.gemm import cooperative_matrix, gemm, gemv
 from everygrad.backends.webgpu.gemm.gemm import GemmOperands, Tile
 from everygrad.backends.webgpu.gemm.result_writes import Epilogue, fits_vec4, plain
-from everygrad.backends.webgpu.kernels.copy_kernels import copied
-from everygrad.backends.webgpu.kernels.reduction import accumulator_dtype, as_dtype, reduce
+from everygrad.backends.webgpu.kernels import single_op
+from everygrad.backends.webgpu.kernels.copy_kernels import as_dtype, copied
 from everygrad.backends.webgpu.source.render import (
     cast,
     constant,
@@ -28,6 +28,8 @@ from everygrad.backends.webgpu.source.render import (
     slot,
 )
 from everygrad.backends.webgpu.source.word_layout import layout
+from everygrad.codegen.group_sums import accumulator_dtype
+from everygrad.compiler import array_graph
 from everygrad.compiler.expr import Inst
 from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
@@ -244,7 +246,7 @@ def _sum_parts(dev: WebGPU, product: Product, out: WebGPUArray, parts: int) -> W
         return out
     shape = (parts, size_of(product.shape))
     whole = WebGPUArray(dev.device, shape, out.dtype, out.storage)
-    return reduce(dev, product.name, "add", whole, (0,), keepdims=False)
+    return single_op.reduce(dev, array_graph.SUM, whole, (0,), keepdims=False)
 
 
 # --- few rows or columns -------------------------------------------------------------------------

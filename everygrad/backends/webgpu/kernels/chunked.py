@@ -12,9 +12,10 @@ from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everygrad.backends.strided_array import span
-from everygrad.backends.webgpu.array import WebGPUArray, distinct
+from everygrad.backends.webgpu.array import WebGPUArray
 from everygrad.backends.webgpu.driver import binding_windows
 from everygrad.backends.webgpu.driver.memory import Block, Storage
+from everygrad.backends.webgpu.kernels import single_op
 from everygrad.compiler.expr import Program
 from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import size_of
@@ -54,8 +55,8 @@ def elementwise(
     rows = _rows(dev, name, flat, result)
     for first in range(0, sizes[0], rows):
         count = min(rows, sizes[0] - first)
-        parts = [_slice_rows(dev, a, first, count) for a in (*flat, result)]
-        _record(dev, name, program, parts[:-1], parts[-1])
+        *parts, made = [_slice_rows(dev, a, first, count) for a in (*flat, result)]
+        single_op.elementwise(dev, name, program, parts, made)
 
 
 def _rows(dev: WebGPU, name: str, arrays: list[WebGPUArray], out: WebGPUArray) -> int:
@@ -104,13 +105,3 @@ def _slice_rows(dev: WebGPU, a: WebGPUArray, first: int, count: int) -> WebGPUAr
     storage: Any = _StorageSlice(a.storage, block)
     offset = shown.offset - start // size
     return WebGPUArray(a.device, shown.shape, a.dtype, storage, offset, a.strides)
-
-
-def _record(
-    dev: WebGPU, name: str, program: Program, arrays: list[WebGPUArray], out: WebGPUArray
-) -> None:
-    storages, bindings = distinct(arrays)
-    kernel = dev.elementwise_kernel(name, program, arrays, out.shape, bindings)
-    assert out.storage is not None
-    assert not out.offset
-    dev.gpu.record(kernel, [s.block for s in (*storages, out.storage)])

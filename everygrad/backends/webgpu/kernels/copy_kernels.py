@@ -11,6 +11,7 @@ from everygrad.backends.webgpu.array import WebGPUArray, distinct
 from everygrad.backends.webgpu.kernels.launch_kernel import MACHINE, launch, layout_of
 from everygrad.backends.webgpu.source.word_layout import raw
 from everygrad.codegen import copy_parts
+from everygrad.compiler.array_graph import cast_program
 from everygrad.compiler.expr import Inst, Program
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
 @lru_cache
 def identity(dtype: DType) -> Program:
     return Program((Inst("input", dtype, (), 0),))
+
+
+def as_dtype(dev: WebGPU, x: WebGPUArray, dtype: DType) -> WebGPUArray:
+    """Elements converted."""
+    source = FROM_NP[x.dtype]
+    if source is dtype:
+        return x
+    made: WebGPUArray = dev.elementwise("astype", cast_program(source, dtype), [x])
+    return made
 
 
 def contiguous(dev: WebGPU, x: WebGPUArray) -> WebGPUArray:

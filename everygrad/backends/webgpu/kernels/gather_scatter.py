@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from everygrad import dtypes
 from everygrad.backends.webgpu.array import WebGPUArray
-from everygrad.backends.webgpu.kernels.copy_kernels import fit_bindings
+from everygrad.backends.webgpu.kernels.copy_kernels import as_dtype, fit_bindings
 from everygrad.backends.webgpu.kernels.launch_kernel import MACHINE, launch, layout_of
-from everygrad.backends.webgpu.kernels.reduction import accumulator_dtype, as_dtype
 from everygrad.codegen import gather as gathers, scatter as scatters, scatter_sorted
+from everygrad.codegen.group_sums import accumulator_dtype
 from everygrad.compiler.expr import Inst, Program
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import FROM_NP, DType

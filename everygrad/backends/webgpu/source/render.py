@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from everygrad.backends.webgpu.source.complexlib import COMPLEX_FUNCTIONS
 from everygrad.backends.webgpu.source.intlib import INTEGER_FUNCTIONS
 from everygrad.backends.webgpu.source.mathlib import FLOAT_FUNCTIONS, exp_low
 from everygrad.backends.webgpu.source.normallib import NORMAL_FUNCTIONS
-from everygrad.backends.webgpu.source.word_layout import layout, load, store
+from everygrad.backends.webgpu.source.word_layout import layout, store
 from everygrad.compiler.expr import Inst, Program
 from everygrad.dtypes import DType
 from everygrad.errors import DtypeError
@@ -427,24 +426,3 @@ def address(first: int, names: Sequence[str]) -> str:
     """offset + coordinates * strides, from words first.. of the uniform."""
     terms = [slot(first), *(f"{n} * {slot(first + 1 + k)}" for k, n in enumerate(names))]
     return " + ".join(terms)
-
-
-@lru_cache(maxsize=4096)
-def elementwise(
-    program: Program, input_dtypes: tuple[DType, ...], bindings: tuple[int, ...], rank: int
-) -> str:
-    """Uniform: the count, rank - 1 sizes, then for each input its offset and strides."""
-    lines, names = split_index(rank, 1)
-    registers: dict[int, str] = {}
-    used = sorted({inst.value for inst in program.insts if inst.fn == "input"})
-    for k in used:
-        dtype = input_dtypes[k]
-        lines.append(f"  let p{k} = {address(rank + k * (rank + 1), names)};")
-        value = load(dtype, f"a{bindings[k]}", f"p{k}")
-        lines.append(f"  let x{k}: {layout(dtype).register} = {value};")
-        registers[k] = f"x{k}"
-    lines += body(program, registers, "result")
-    register = layout(program.dtype).register
-    text = f"fn element(e: u32) -> {register} {{\n" + "\n".join(lines) + "\n  return result;\n}\n"
-    params = rank + len(input_dtypes) * (rank + 1)
-    return element_kernel(max(bindings, default=-1) + 1, params, program.dtype, text, slot(0))
