@@ -23,7 +23,7 @@ from everygrad.backends.cpu.graph.execution_plan import (
 from everygrad.backends.cpu.llvm.compiler import engine
 from everygrad.backends.cpu.runtime import native_threads
 from everygrad.backends.cpu.runtime.addresses import address_of
-from everygrad.backends.cpu.runtime.pool import SMALLEST, Recycled, empty, is_sole_owner
+from everygrad.backends.cpu.runtime.pool import SMALLEST, Recycled, empty, free_idle, is_sole_owner
 from everygrad.compiler.ir import Graph, Value
 from everygrad.compiler.memory import Memory
 from everygrad.compiler.views import View, is_whole
@@ -73,6 +73,9 @@ def array_at(address: int, v: Value) -> Any:
     return np.frombuffer(memory, v.dtype.np).reshape(v.shape)
 
 
+_LARGE = 1 << 24  # bytes of an arena for which idle memory of eager ops is given back
+
+
 class Replay:
     """Runs one execution plan any number of times. A lock serialises calls from several threads."""
 
@@ -84,6 +87,8 @@ class Replay:
         self.error = (ctypes.c_int64 * ERROR_WORDS)()
         self.slots = (ctypes.c_int64 * max(1, program.slots))()
         self.slots[0] = ctypes.addressof(self.error)
+        if program.arena >= _LARGE:  # what ran eagerly before now computes in there
+            free_idle()
         block = np.empty(program.arena + 64, np.uint8)
         start = -address_of(block) % 64
         self.arena = block[start : start + program.arena]

@@ -153,6 +153,21 @@ class Pool:
         """Whether a block belongs to the pool."""
         return any(block is b for b in self.blocks.get(block.nbytes - ALIGNMENT, ()))
 
+    def free_idle(self) -> None:
+        """Gives blocks that nobody uses back to the system."""
+        with self.lock:
+            self.near.clear()
+            freed = 0
+            for size, blocks in self.blocks.items():
+                used = []
+                for block in blocks:
+                    if refcount(block) == _IDLE:
+                        freed += size
+                    else:
+                        used.append(block)
+                self.blocks[size] = used
+            self.retained = max(0, self.retained - freed)
+
     def trim(self) -> None:
         """Drops every block: idle ones are freed now, the others when their last view goes. Those
         in use that are counted stay, so that their count does."""
@@ -204,6 +219,7 @@ class Recycled:
 
 _pool = Pool()
 empty = _pool.empty
+free_idle = _pool.free_idle
 
 
 @contextmanager
