@@ -299,7 +299,9 @@ def _last(dtype: DType, r: int, inverse: bool) -> str:
         factor = e.spread(scale)
         for k, (real, imaginary) in enumerate(e.butterfly(given)):
             value = e.op("fmul", real, factor), e.op("fmul", imaginary, factor)
-            e.put_pairs(value[:: -1 if inverse else 1], out, e.add(q, _product(e, s, k)))
+            e.put_pairs(
+                (value[1], value[0]) if inverse else value, out, e.add(q, _product(e, s, k))
+            )
     return _function(e)
 
 
@@ -378,17 +380,6 @@ def _rows(dtype: DType, kind: str, inverse: bool) -> str:
             if kind in ("real", "whole"):
                 _split(e, between, target, n, table, scale, kind == "whole", inverse)
     return _function(e, _BATCH)
-
-
-def _beside(e: _Pass, base: Value, n: Value, k: Int) -> tuple[Complex, Complex]:
-    """Elements k and on, and n - k and back, conjugated."""
-    a = e.pairs(base, k)
-    back = e.add(e.minus(n, k), 1 - e.lanes)
-    real, imaginary = e.pairs(base, back)
-    if e.lanes > 1:
-        order = range(e.lanes - 1, -1, -1)
-        real, imaginary = (e.shuffle(v, v, order) for v in (real, imaginary))
-    return a, (real, e.negated(imaginary))
 
 
 def _reversed(e: _Pass, v: Complex) -> Complex:
@@ -496,7 +487,7 @@ def _columns(dtype: DType, inverse: bool) -> str:
                     factor = e.spread(scale)
                     value = e.parts(found, half, e.add(here, q))
                     value = e.op("fmul", value[0], factor), e.op("fmul", value[1], factor)
-                    e.put_pairs(value[:: -1 if inverse else 1], out, e.add(there, q))
+                    e.put_pairs((value[1], value[0]) if inverse else value, out, e.add(there, q))
     return _function(e, _BATCH)
 
 

@@ -19,27 +19,31 @@ from everygrad.dtypes import FROM_NP
 
 _FEW = edge(__name__, "_FEW", 1 << 17, "products")  # with the interpreter's lock held
 _SHORT = edge(__name__, "_SHORT", 1 << 16, "products")  # of one matrix, without LAPACK
-_WRITTEN_OUT = ("cholesky", "slogdet")
-# the routines of each, for real and complex numbers
-_ROUTINES = {
+# the routines of each, for real and complex numbers; none where `factor_code` writes it out
+_ROUTINES: dict[str, tuple[tuple[str, str], ...]] = {
     "eigh": (("syevd", "heevd"),),
     "svd": (("gesdd", "gesdd"),),
     "qr": (("geqr2", "geqr2"), ("org2r", "ung2r")),
     "cholesky": (),
     "slogdet": (),
 }
+_OF_SINGLES = {**_ROUTINES, "qr": ()}
+
+
+def _routines(name: str, char: str) -> tuple[tuple[str, str], ...]:
+    return (_OF_SINGLES if char in "fF" else _ROUTINES)[name]
 
 
 def serves(x: Any, name: str) -> bool:
     """Whether this is the shortest way for the matrices."""
     m, n = x.shape[-2:]
-    written_out = name in _WRITTEN_OUT or (name == "qr" and x.dtype.char in "fF")
+    routines = _routines(name, x.dtype.char)
     return (
         min(m, n) > 0
-        and (m * n * min(m, n) <= _SHORT if written_out else max(m, n) <= SMALL)
+        and (max(m, n) <= SMALL if routines else m * n * min(m, n) <= _SHORT)
         and x.size * max(m, n) <= _FEW
         and is_available()
-        and (not _ROUTINES[name] or library() is not None)
+        and (not routines or library() is not None)
     )
 
 
@@ -90,7 +94,7 @@ def _make(key: tuple[str, str, Shape]) -> tuple[Any, Any, Shape]:
     letter = "D" if is_complex else "d"
     routines = [
         ctypes.cast(routine(names[is_complex], letter, 0), ctypes.c_void_p).value
-        for names in _ROUTINES[name]
+        for names in _routines(name, char)
     ]
     status = np.zeros(1, np.int64)
     words = (0, 0, *routines, *[0] * (2 - len(routines)), np.empty(2 * room), m, n, k, numbers,

@@ -1,0 +1,173 @@
+"""Factorisations of small matrices, least squares and their gradients by native code: what the
+slower ways give, for every size of vectors, real and complex, alone and in batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import everygrad as eg
+from everygrad.backends.cpu.solver import (
+    batched_lapack,
+    lapack,
+    matrix_gradients,
+    native_factors,
+    native_lstsq,
+)
+from everygrad.backends.reference.factor_gradients import WAYS
+from everygrad.errors import ArgumentError
+
+SIZES = [
+    (1, 1),
+    (2, 2),
+    (3, 3),
+    (5, 3),
+    (3, 5),
+    (8, 8),
+    (9, 4),
+    (4, 9),
+    (16, 16),
+    (17, 17),
+    (24, 24),
+]
+LARGER = [(30, 7), (33, 33), (40, 40)]
+BATCHES = [(), (3,), (2, 2)]
+
+
+def drawn(*shape: int, dtype: str, seed: int = 0) -> Any:
+    rng = np.random.default_rng((seed, *shape))
+    real = rng.standard_normal(shape)
+    return (real + 1j * rng.standard_normal(shape) if dtype in "FD" else real).astype(dtype)
+
+
+def adjoint(x: Any) -> Any:
+    return x.conj().swapaxes(-1, -2)
+
+
+def positive(x: Any) -> Any:
+    n = x.shape[-2]
+    return (x @ adjoint(x) + n * np.eye(n)).astype(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", list("fdFD"))
+@pytest.mark.parametrize("shape", SIZES + LARGER, ids=str)
+@pytest.mark.parametrize("name", ["cholesky", "eigh", "svd", "qr", "slogdet"])
+def test_factors_are_those_of_the_slower_way(
+    monkeypatch: pytest.MonkeyPatch, name: str, shape: Any, dtype: str
+) -> None:
+    for batch in BATCHES:
+        x = drawn(*batch, *shape, dtype=dtype)
+        x = x if name in ("svd", "qr") else positive(x)
+        if name == "qr" and shape[0] < shape[1]:
+            continue
+        kernel = getattr(lapack, name)
+        got = kernel(x)
+        with monkeypatch.context() as patch:
+            patch.setattr(native_factors, "factored", lambda *given: None)
+            want = kernel(x)
+        assert got.dtype == want.dtype
+        assert got.shape == want.shape
+        # rounding alone: both compute in float64 up to 24 columns, the slower way not beyond
+        units = 8 if max(shape) <= batched_lapack.SMALL else 100 * max(shape)
+        close = units * np.finfo(dtype).eps * np.abs(want).max()
+        np.testing.assert_allclose(got, want, rtol=0, atol=close)
+
+
+def _judge(name: str, got: Any, *given: Any) -> None:
+    want = WAYS[name](*given)
+    assert got is not NotImplemented
+    assert got.shape == want.value.shape
+    assert (np.abs(got - want.value) <= want.error).all()
+
+
+def _phaseless(g: Any, *parts: tuple[slice, Any]) -> None:
+    """A gradient that no change of phases of these vectors sees."""
+    for where, vectors in parts:
+        turn = (vectors.conj() * g[..., where, :]).sum(axis=-2).imag
+        g[..., where, :] -= (1j * vectors * turn[..., None, :]).astype(g.dtype)
+
+
+@pytest.mark.parametrize("dtype", list("fdFD"))
+@pytest.mark.parametrize("shape", SIZES + LARGER[:1], ids=str)
+def test_gradients_are_those_of_the_definitions(shape: Any, dtype: str) -> None:
+    m, n = shape
+    is_complex = dtype in "FD"
+    for batch in BATCHES:
+        x = drawn(*batch, m, n, dtype=dtype)
+        out = lapack.svd(x)
+        g = drawn(*out.shape, dtype=dtype, seed=1)
+        if is_complex:
+            u, v = slice(0, m), slice(m + 1, None)
+            _phaseless(g, (u, out[..., u, :]), (v, out[..., v, :]))
+        _judge("svd_vjp", matrix_gradients.svd_vjp(g, out, m), g, out, m)
+        if m >= n:
+            out = lapack.qr(x)
+            g = drawn(*out.shape, dtype=dtype, seed=2)
+            _judge("qr_vjp", matrix_gradients.qr_vjp(g, out), g, out)
+        if m != n:
+            continue
+        x = positive(x)
+        out = lapack.cholesky(x)
+        g = drawn(*out.shape, dtype=dtype, seed=3)
+        _judge("cholesky_vjp", matrix_gradients.cholesky_vjp(g, out), g, out)
+        out = lapack.eigh(x)
+        g = drawn(*out.shape, dtype=dtype, seed=4)
+        if is_complex:
+            inner = g[..., 1:].copy()
+            _phaseless(inner, (slice(None), out[..., 1:]))
+            g[..., 1:], g[..., 0] = inner, g[..., 0].real
+        _judge("eigh_vjp", matrix_gradients.eigh_vjp(g, out), g, out)
+        out = lapack.slogdet(x)
+        g = drawn(*out.shape, dtype=dtype, seed=5)
+        _judge("slogdet_vjp", matrix_gradients.slogdet_vjp(g, out, x), g, out, x)
+
+
+@pytest.mark.parametrize("dtype", list("fdFD"))
+@pytest.mark.parametrize("wide", [1, 3, 8])
+@pytest.mark.parametrize("shape", [*SIZES, (64, 8), (8, 64)], ids=str)
+def test_least_squares_and_their_gradients(
+    monkeypatch: pytest.MonkeyPatch, shape: Any, wide: int, dtype: str
+) -> None:
+    m, n = shape
+    for batch in BATCHES:
+        a, b = drawn(*batch, m, n, dtype=dtype), drawn(*batch, m, wide, dtype=dtype, seed=1)
+        rtol = max(m, n) * float(np.finfo(dtype).eps)
+        out = lapack.lstsq(a, b, rtol)
+        assert native_lstsq.serves(a, b)
+        with monkeypatch.context() as patch:
+            patch.setattr(native_lstsq, "serves", lambda *given: False)
+            np.testing.assert_array_equal(out, lapack.lstsq(a, b, rtol))
+        _judge("lstsq", out, a, b, rtol)
+        x = out[..., :-1, :]
+        found = lapack.lstsq_residuals(a, x, b)
+        assert found.dtype == dtype.lower()
+        _judge("lstsq_residuals", found, a, x, b)
+        g = drawn(*out.shape, dtype=dtype, seed=2)
+        _judge("lstsq_vjp", matrix_gradients.lstsq_vjp(g, out, a, b, rtol), g, out, a, b, rtol)
+
+
+def test_what_has_no_plain_gradient_is_left_to_the_definition() -> None:
+    a = np.ones((4, 2))
+    b, g = np.ones((4, 1)), np.ones((3, 1))
+    out = lapack.lstsq(a, b, 1e-12)
+    assert out[-1, 0] == 1
+    assert matrix_gradients.lstsq_vjp(g, out, a, b, 1e-12) is NotImplemented
+    x = eg.tensor(np.zeros((2, 2)), requires_grad=True)
+    size = eg.linalg.slogdet(x).logabsdet
+    with pytest.raises(ArgumentError, match="singular"):
+        size.backward()
+    x = eg.tensor(np.diag([1.0, 2.0, 0.0]), requires_grad=True)
+    eg.linalg.det(x).backward()
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.numpy(), np.diag([0.0, 0.0, 2.0]), atol=1e-12)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["eigh", "svd"])
+def test_numbers_that_are_none_are_refused(name: str, bad: float) -> None:
+    with pytest.raises(ArgumentError, match="does not converge"):
+        getattr(eg.linalg, name)(eg.tensor(np.full((3, 3), bad)))
+    with pytest.raises(ArgumentError, match="not positive definite"):
+        eg.linalg.cholesky(eg.tensor(-np.eye(3)))
