@@ -66,13 +66,13 @@ def loss(L: Library, model: Any, b: Batch) -> Any:
 
 def _model(
     name: str, deep: bool, width: int, size: int, pixels: int, devices: tuple[str, ...],
-    asked: dict[str, str], precision: str = "f32", classes: int = 10,
+    asked: dict[str, str], precision: str = "f32", classes: int = 10, lr: float = 1e-2,
 ) -> Model:  # fmt: skip
     return Model(
         name, f"width {width}, {size} images of {pixels} x {pixels}, SGD with momentum",
         partial(network, deep=deep, small=pixels < 100, width=width, classes=classes),
         partial(batch, size=size, pixels=pixels, classes=classes),
-        loss, devices, optimiser="sgd", lr=1e-2, precision=precision, units=size, unit="images",
+        loss, devices, optimiser="sgd", lr=lr, precision=precision, units=size, unit="images",
         asked=asked, tolerance=5e-2 if precision == "bf16" else 5e-3,
     )  # fmt: skip
 
@@ -80,7 +80,9 @@ def _model(
 MODELS = [
     _model("resnet50", True, 64, 128, 224, ("cuda",),
            {"cuda.jit": "the peer's, 1.2 of its memory"}, "bf16", 1000),
-    _model("resnet50.cpu", True, 64, 4, 224, ("cpu",), {"cpu.memory": "the peer's"}, "f32", 1000),
+    # batch norms of so few images magnify rounding: at 1e-2 PyTorch differs from torch.compile
+    _model("resnet50.cpu", True, 64, 4, 224, ("cpu",), {"cpu.memory": "the peer's"}, "f32", 1000,
+           lr=1e-5),
     _model("resnet18", False, 64, 256, 32, ("cuda",), {"cuda.eager": "1.2 of the peer's"}, "bf16"),
     _model("resnet18.f32", False, 64, 256, 32, ("webgpu",), {"webgpu.jit": "35 ms"}),
     _model("resnet18.small", False, 32, 16, 32, ("cpu",),
