@@ -118,6 +118,16 @@ class GroupWriter:
             self.scratch[dtype] = at + parts.many * v.size
         return made
 
+    def place_behind(self, scratch: dict[DType, int]) -> None:
+        """Put its partial sums behind so many elements of others, which then are its own too."""
+        before = dict(scratch)
+        self.partial_sums = {
+            v: p._replace(start=p.start + before.get(p.dtype, 0))
+            for v, p in self.partial_sums.items()
+        }
+        for dtype, n in self.scratch.items():
+            scratch[dtype] = before.get(dtype, 0) + n
+
     # --- conditions ------------------------------------------------------------------------------
 
     def first_lane(self) -> Expr | None:
@@ -522,15 +532,15 @@ def _both(*conditions: Expr | None) -> Expr | None:
 def write_kernel(
     parts: Sequence[tuple[GroupWriter, Pairs]], machine: Machine, name: str = ""
 ) -> GroupKernel:
-    """Independent tasks as one kernel: each has some of its groups. A single one that is given a
-    name has a text without sizes."""
+    """Independent tasks as one kernel: each has some of its groups; their partial sums are in one
+    buffer for each dtype. A single one that is given a name has a text without sizes."""
     writers = [w for w, _ in parts]
     names = dict.fromkeys(v.name for w in writers for v in w.members)
     groups = sum(w.mapping.workgroups for w in writers)
     sizes = [v.size for w in writers for v in (*w.inputs(), *w.task.wanted)]
     scratch: dict[DType, int] = {}
     for w in writers:
-        scratch |= w.scratch
+        w.place_behind(scratch)
     threads = max(w.mapping.threads for w in writers)
     index = machine.index_for(*sizes, *scratch.values(), groups * threads)
     head = "fused" if len(writers) == 1 else "batch"

@@ -146,3 +146,63 @@ def test_a_profile_sees_every_op() -> None:
     with eg.tools.profile() as found:
         stepped(params, opt, 1)
     assert "adam.average" in found.table()
+
+
+# --- compiled, as on hardware --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "launches"), [("LAMB", [2, 4]), ("Adafactor", [4, 5]), ("Adam8bit", [2, 3])]
+)
+def test_compiled_reductions_share_launches(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch, name: str, launches: list[int]
+) -> None:
+    """Three parameters and nine: more launches only for what one can bind; and they move to where
+    the CPU moves them."""
+    monkeypatch.setattr(gpu, "is_software", False)
+    monkeypatch.setattr(gpu, "limits", replace(gpu.limits, storage_buffers=32))
+    shapes = [(40, 32), (33,), (64, 64)]
+    counts = []
+    for times in (1, 3):
+        found = []
+        for device in ("cpu", DEVICE):
+            params = tensors(shapes * times, device=device)
+            opt = getattr(optim, name)(params)
+            step = eg.jit(lambda opt=opt: opt.step())
+            rng = np.random.default_rng(5)
+            for _ in range(2):
+                for p in params:
+                    p.grad = eg.tensor(rng.standard_normal(p.shape), "float32", device=device)
+                step()
+            found.append([p.detach().numpy() for p in params])
+        for want, got in zip(*found, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+        counts.append(len(step.latest.replay.steps()))
+    assert counts == launches
+
+
+def test_gathered_groups_keep_their_order(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains of small groups and products, of which some read what others overwrite."""
+    monkeypatch.setattr(gpu, "is_software", False)
+    rng = np.random.default_rng(7)
+    arrays = [rng.standard_normal((12, 12)).astype(np.float32) for _ in range(6)]
+
+    def f(*xs: Any) -> Any:
+        made = []
+        for i, x in enumerate(xs):
+            y = eg.exp(x * 0.1) * xs[i - 1]
+            z = y @ xs[i - 2]
+            scale = 1.0 / (1.0 + (z * z).sum(axis=1, keepdims=True))
+            made += [z * scale, scale, (y - z).mean(), y.max(axis=0)]
+        return made
+
+    given = [eg.tensor(a, device=DEVICE) for a in arrays]
+    jitted = eg.jit(f)
+    for _ in range(2):
+        for got, want in zip(jitted(*given), f(*map(eg.tensor, arrays)), strict=True):
+            np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=2e-4, atol=2e-4)
+    alone = eg.jit(lambda *xs: f(*xs))
+    monkeypatch.setattr(gpu, "is_software", True)
+    alone(*given)
+    counts = [len(g.latest.replay.steps()) for g in (jitted, alone)]
+    assert counts[0] < counts[1]

@@ -6,6 +6,7 @@ bind more buffers than the device allows; each then computes again what it needs
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -127,18 +128,18 @@ class Fuser:
         return count + sum(self.windows(byte_size(d, n)) for d, n in writer.scratch.items())
 
     def kernels(self, parts: Sequence[tuple[GroupWriter, Pairs]]) -> list[FusedKernel]:
-        """Independent tasks as one kernel, and the second stages of a single one."""
+        """Independent tasks as one kernel, and the second stages of all their sums."""
         first = write_kernel(parts, self.machine)
-        scratch = {d: Scratch(d, n) for w, _ in parts for d, n in w.scratch.items()}
-        made = [_rendered(first, scratch)]
+        sizes: Counter[DType] = Counter()
         for writer, _ in parts:
-            sums = list(writer.partial_sums.values())
-            most = max(1, self.buffers - len(scratch))
-            for at in range(0, len(sums), most):
-                stage = second_stage(
-                    sums[at : at + most], writer.scratch, self.machine, first.kernel.name
-                )
-                made.append(_rendered(stage, scratch))
+            sizes.update(writer.scratch)
+        scratch = {d: Scratch(d, n) for d, n in sizes.items()}
+        made = [_rendered(first, scratch)]
+        sums = [p for writer, _ in parts for p in writer.partial_sums.values()]
+        most = max(1, self.buffers - len(scratch))
+        for at in range(0, len(sums), most):
+            stage = second_stage(sums[at : at + most], sizes, self.machine, first.kernel.name)
+            made.append(_rendered(stage, scratch))
         return made
 
 

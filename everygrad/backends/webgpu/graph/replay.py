@@ -29,6 +29,7 @@ from everygrad.backends.webgpu.fused.fused import (
 )
 from everygrad.backends.webgpu.fused.multi_tensor import MultiTensorBatch
 from everygrad.backends.webgpu.graph import epilogues
+from everygrad.backends.webgpu.graph.gathering import gathered
 from everygrad.backends.webgpu.graph.placeholders import PlaceholderBlock, PlaceholderPool, shared
 from everygrad.backends.webgpu.kernels import copy_kernels, gather_scatter
 from everygrad.backends.webgpu.source.machine import machine_of, splits_rows
@@ -119,11 +120,16 @@ class Replay:
         )
         links = epilogues.links(groups, graph.outputs)
         waiting = set(links.values())
+        self.fuser = fuser
+        written = {g: fuser.writers(g, stored) for g in groups if g.opaque is None}
+        small = [g for g, w in written.items() if g not in links and self.can_batch(g, w)]
+        if small:
+            groups = gathered(groups, small, set(graph.outputs), pairs, links)
         last = inplace_reuse.last_users(groups, links)
         by_group: dict[Group | None, Pairs] = {}
         for x, v in pairs.items():
             by_group.setdefault(last.get(x), {})[x] = v
-        self.fuser, self.batch = fuser, MultiTensorBatch(limits.storage_buffers)
+        self.batch = MultiTensorBatch(limits.storage_buffers)
         for group in groups:
             if group.opaque in waiting:
                 continue
@@ -133,13 +139,13 @@ class Replay:
             )
             over = by_group.get(group, {})
             if link is None and group.opaque is None:
-                self.record_fused(group, fuser.writers(group, stored), over)
+                self.record_fused(group, written[group], over)
                 continue
             self.flush(used, set())
             if group.opaque is not None:
                 self.record_opaque(group.opaque)
             elif link is not None and not self.record_with_epilogue(link, group, stored):
-                self.record_fused(group, fuser.writers(group, stored), over)
+                self.record_fused(group, written[group], over)
         self.flush(self.batch.writes, set())
         self.results = {v: self.array(v).with_known_order() for v in graph.outputs}
 
@@ -181,9 +187,7 @@ class Replay:
     def can_batch(self, group: Group, writers: list[GroupWriter]) -> bool:
         """Whether a group costs little more than its launch, and can be part of another kernel."""
         small = not self.gpu.is_software and group.size <= SMALL
-        return (
-            small and len(writers) == 1 and writers[0].is_plain and self.fuser.is_narrow(writers[0])
-        )
+        return small and len(writers) == 1 and self.fuser.is_narrow(writers[0])
 
     def flush(self, used: set[Value], over: set[Value]) -> None:
         """Record the batch if a command is about to use its results or overwrite what it reads."""
