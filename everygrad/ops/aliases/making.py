@@ -58,7 +58,11 @@ def scalar_tensor(
 def _legacy(name: str, dtype: dtypes.DType) -> Any:
     def make(*data: Any) -> Tensor:
         sizes = all(isinstance(n, int) and not isinstance(n, bool) for n in data)
-        return creation.empty(data or (0,), dtype) if sizes else creation.tensor(*data, dtype=dtype)
+        if sizes:
+            return creation.empty(data or (0,), dtype)
+        if len(data) > 1:
+            raise ArgumentError(f"{name}: takes data, or sizes, got {len(data)} arguments")
+        return creation.tensor(data[0], dtype)
 
     make.__name__ = make.__qualname__ = name
     make.__doc__ = f"Data as {dtype}: `tensor(data, dtype=eg.{dtype})`; of numbers, a shape."

@@ -12,7 +12,7 @@ from everygrad.errors import ArgumentError
 
 # Shapes are tuples. Layouts are nothing that a program chooses: what takes one of these takes it
 # and does as without.
-Size = tuple
+Size: type[tuple[Any, ...]] = tuple
 strided = "strided"
 contiguous_format, preserve_format = "contiguous_format", "preserve_format"
 channels_last, channels_last_3d = "channels_last", "channels_last_3d"

@@ -334,6 +334,7 @@ def permutation(
     >>> sorted(eg.permutation(4).tolist())
     [0, 1, 2, 3]
     """
+    place: str
     if isinstance(x, Tensor):
         count = x.shape[shapes.axis_index(axis, x.ndim, "permutation")]
         place = x.device
