@@ -127,7 +127,8 @@ def names() -> dict[str, dict[str, Any]]:
         if name[0] != "_" and new and hasattr(eg.Tensor, name):
             found["tensor"][name] = value
     own = {n for group in torch_names.OWN_FUNCTIONS.values() for n in group}
-    found["aliases"] = {n: getattr(eg, n) for n in own}
+    values = {n: getattr(eg, n) for n in own}
+    found["aliases"] = {n: v for n, v in values.items() if _is_documented(v) and v is not tuple}
     return found
 
 
