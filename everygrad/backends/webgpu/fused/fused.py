@@ -135,7 +135,8 @@ class Fuser:
             sizes.update(writer.scratch)
         scratch = {d: Scratch(d, n) for d, n in sizes.items()}
         made = [_rendered(first, scratch)]
-        sums = [p for writer, _ in parts for p in writer.partial_sums.values()]
+        every = (p for writer, _ in parts for p in writer.partial_sums.values())
+        sums = [p._replace(number=n) for n, p in enumerate(every)]
         most = max(1, self.buffers - len(scratch))
         for at in range(0, len(sums), most):
             stage = second_stage(sums[at : at + most], sizes, self.machine, first.kernel.name)
