@@ -243,7 +243,7 @@ def forwards() -> list[str]:
     both = (n for n in torch_names("torch.nn") if isinstance(getattr(torch.nn, n), type))
     layers = [n for n in both if issubclass(getattr(torch.nn, n), torch.nn.Module)]
     others = ("RNNBase", "RNNCellBase", "Container")
-    return [n for n in layers if hasattr(nn, n) and n not in others]
+    return sorted(n for n in layers if hasattr(nn, n) and n not in others)
 
 
 @pytest.mark.parametrize("name", forwards())

@@ -27,6 +27,7 @@ from everygrad.backends.webgpu.kernels import (
     chunked,
     copy_kernels,
     multi_tensor,
+    scan,
     single_op,
 )
 from everygrad.backends.webgpu.kernels.single_op import SingleOps
@@ -97,6 +98,8 @@ class WebGPU(GpuBackend):
         raise DeviceError(f"{op.name}: the webgpu backend has no kernel for it")
 
     def serves(self, op: OpFacts, given: Sequence[Any], params: dict[str, Any]) -> bool:
+        if op.name in scan.KERNELS:
+            return scan.serves(self, given[0].dtype, given[0].shape)
         return op.name not in registry.OF_REALS or not given[0].dtype.is_complex
 
     def elementwise(

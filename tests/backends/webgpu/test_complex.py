@@ -140,3 +140,18 @@ def test_files_and_devices() -> None:
     np.testing.assert_array_equal(eg.tensor(z).to("webgpu").to("cpu").numpy(), z)
     np.testing.assert_array_equal(on(z)[::-1, 1:3].numpy(), z[::-1, 1:3])
     np.testing.assert_array_equal(eg.where(on(z.real > 0), on(z), 0.0).numpy()[z.real < 0], 0.0)
+
+
+@pytest.mark.parametrize("op", ["cumulative_sum", "cumulative_prod"])
+def test_compiled_scans_of_complex_numbers(op: str) -> None:
+    """They have no kernel: a compiled function takes the definition, as an eager op does."""
+    x = eg.asarray(np.exp(1j * np.arange(51, dtype=np.float32)).reshape(3, 17), device="webgpu")
+
+    def loss(x: eg.Tensor) -> eg.Tensor:
+        return eg.abs(getattr(eg, op)(x, axis=1)).sum()
+
+    want = getattr(np, {"cumulative_sum": "cumsum", "cumulative_prod": "cumprod"}[op])(x.numpy(), 1)
+    np.testing.assert_allclose(eg.jit(getattr(eg, op))(x, axis=1).numpy(), want, 1e-5, 1e-5)
+    np.testing.assert_allclose(
+        eg.jit(eg.grad(loss))(x).numpy(), eg.grad(loss)(x).numpy(), 1e-4, 1e-4
+    )

@@ -44,14 +44,16 @@ def _planned(
     return made, plan.temporaries
 
 
+def serves(dev: WebGPU, dtype: DType, shape: Shape) -> bool:
+    """Whether there is a kernel; the definition goes over more than a binding in windows."""
+    return lowering.serves(dtype) and size_of(shape) * 8 <= dev.gpu.limits.binding_size
+
+
 def _scan(
     op: str, dev: WebGPU, *arrays: WebGPUArray, axis: int, reverse: bool = False
 ) -> WebGPUArray | Any:
-    dtype = FROM_NP[arrays[0].dtype]
-    if not lowering.serves(dtype):
-        return NotImplemented
-    shape = arrays[0].shape
-    if size_of(shape) * 8 > dev.gpu.limits.binding_size:  # the definition goes over it in windows
+    dtype, shape = FROM_NP[arrays[0].dtype], arrays[0].shape
+    if not serves(dev, dtype, shape):
         return NotImplemented
     given = [contiguous(dev, a) for a in arrays]
     out: WebGPUArray = dev.empty(shape, lowering.result_dtype(op, dtype))
