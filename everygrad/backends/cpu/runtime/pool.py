@@ -26,7 +26,6 @@ from everygrad.core.shapes import Shape
 
 SMALLEST = 1 << 18  # bytes; smaller arrays are recycled well by malloc
 MAX_BYTES = 1 << 30  # of idle memory that the pool retains
-_WASTE = 2  # times its own size that an array may take
 ALIGNMENT = 64  # a cache line, and the widest vector: loads and stores that cross lines cost twice
 
 
@@ -89,7 +88,6 @@ class Pool:
 
     def __init__(self) -> None:
         self.blocks: dict[int, list[Any]] = {}
-        self.near: dict[int, list[int]] = {}  # by size: see `sizes_near`
         self.retained = 0
         self.lock = threading.Lock()
         self.owners: dict[int, MemoryCount] = {}  # of blocks by id, where memory is counted
@@ -103,12 +101,12 @@ class Pool:
             return np.empty(shape, dtype)
         size = _size_class(nbytes)
         with self.lock:
-            for near in self.near.get(size) or self.sizes_near(size):
-                for block in self.blocks.get(near, ()):
-                    if refcount(block) == _IDLE:
-                        made = _array(block, shape, dtype)
-                        self.note(block)
-                        return made
+            blocks = self.blocks.setdefault(size, [])
+            for block in blocks:
+                if refcount(block) == _IDLE:
+                    made = _array(block, shape, dtype)
+                    self.note(block)
+                    return made
             if self.retained + size > MAX_BYTES:
                 self.trim()
             block = np.empty(size + ALIGNMENT, np.uint8)
@@ -119,17 +117,6 @@ class Pool:
             made = _array(block, shape, dtype)
             self.note(block)
             return made
-
-    def sizes_near(self, size: int) -> list[int]:
-        """The sizes of blocks for an array of one, the smallest first: somewhat larger ones rather
-        than fresh pages, or the pool would come to hold the most of each size that was ever in use
-        at once."""
-        if size not in self.blocks:
-            self.blocks[size] = []
-            self.near.clear()
-        found = sorted(have for have in self.blocks if size <= have <= _WASTE * size)
-        self.near[size] = found
-        return found
 
     def note(self, block: Any) -> None:
         """A block was taken: whose is it?"""
@@ -179,7 +166,6 @@ class Pool:
                     if refcount(block) != _IDLE and (count := self.owners.get(id(block))):
                         kept.setdefault(size, []).append(block)
                         owners[id(block)] = count
-        self.near.clear()  # first: it names sizes that there may be no more
         self.blocks, self.owners = kept, owners
         self.retained = 0
 
