@@ -57,15 +57,14 @@ def around(device: str) -> Iterator[Fence]:
         yield fence
         return
     plain = pool.empty
-    users = [
-        module
-        for name, module in sys.modules.items()
-        if name.startswith("everygrad.backends.cpu") and getattr(module, "empty", None) is plain
-    ]
-    for module in users:
-        module.empty = fence.empty  # type: ignore[attr-defined]
+    _replace(plain, fence.empty)
     try:
         yield fence
     finally:
-        for module in users:
-            module.empty = plain  # type: ignore[attr-defined]
+        _replace(fence.empty, plain)  # modules that were loaded meanwhile took the fence's
+
+
+def _replace(old: Any, new: Any) -> None:
+    for name, module in [*sys.modules.items()]:
+        if name.startswith("everygrad.backends.cpu") and getattr(module, "empty", None) == old:
+            module.empty = new  # type: ignore[attr-defined]
