@@ -553,7 +553,7 @@ def fused(group: Group, stored: set[Value], bounds: tuple[int, ...] = ()) -> Fus
         last = writer.with_second_stage(writer.text())
         work = _written[key] = Work(last, writer.scratch)
         if len(_written) > _MAX_CACHED:
-            _written.pop(next(iter(_written)))
+            _written.pop(next(iter([*_written])), None)  # another thread may drop it, too
     return FusedWork(work, outputs, inputs)
 
 
