@@ -343,7 +343,7 @@ def package_stub() -> str:
         elif name in package._ALIASES:
             imports.add(package._ALIASES[name], f"{name} as {name}")
         elif name == "compile":
-            imports.add("everygrad._jit.torch_compile", "compile as compile")
+            imports.add("everygrad._jit.jit", "compile as compile")
         elif name in package._LATER:
             imports.add(package._LATER[name], f"{name} as {name}")
         elif name in package._PARTS or isinstance(vars(package)[name], types.ModuleType):

@@ -159,7 +159,7 @@ def compile(model: Any = None, **options: Any) -> Any:
 
     In this place it hides the folder `everygrad/compiler`, which is found as a module all the same.
     """
-    return import_module("everygrad._jit.torch_compile").compile(model, **options)
+    return import_module("everygrad._jit.jit").compile(model, **options)
 
 
 def _taught(path: str) -> Any:

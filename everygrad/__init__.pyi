@@ -23,8 +23,7 @@ from everygrad import (
     tools as tools,
     training as training,
 )
-from everygrad._jit.jit import jit as jit
-from everygrad._jit.torch_compile import compile as compile
+from everygrad._jit.jit import compile as compile, jit as jit
 from everygrad.amp.policy import autocast as autocast
 from everygrad.autograd.api import leaf_ready_hook as leaf_ready_hook
 from everygrad.autograd.modes import (

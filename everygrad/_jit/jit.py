@@ -346,3 +346,28 @@ def jit(
     made = Jitted(fn, verify, fallback)
     as_module = getattr(type(made.fn), "compiled", None)  # nn.Module's: a module stays one
     return made if as_module is None else as_module(made.fn, made)
+
+
+def compile(
+    model: Callable[..., Any] | None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: Any = "inductor",
+    mode: str | None = None,
+    options: Any = None,
+    disable: bool = False,
+) -> Any:
+    """`jit` under PyTorch's name. A function is always one graph, compiled anew for new shapes and
+    for each device by its own compiler, so that the other arguments choose nothing; `disable` gives
+    the function as it is.
+
+    >>> import everygrad as eg
+    >>> eg.compile(lambda x: x * 2, mode="max-autotune")(eg.tensor([1.0])).tolist()
+    [2.0]
+    """
+    if dynamic:
+        raise ArgumentError("compile: shapes are constants of compiled code; leave out dynamic")
+    if model is None:
+        return lambda real: compile(real, disable=disable)
+    return model if disable else jit(model)
