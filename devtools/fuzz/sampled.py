@@ -23,6 +23,7 @@ ops.load_all()
 NOT_FUZZED = {
     *("philox", "philox_advance", "mulhi", "check_range", "to", "dropout", "real", "imag", "conj"),
     *("u32_to_uniform", "u64_to_uniform", "normal_of_words", "integer_of_words"),
+    "attention_saved_slopes",  # takes sums of its own arguments
 }
 
 

@@ -291,6 +291,7 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
 FIRST = ("input", "a", "A", "tensor")  # what other libraries call the tensor an op is about
 BEFORE = ("condition", "n", "sorted_sequence")  # parameters that stand before that tensor
 LEGACY = ("size_average", "reduce")  # what `reduction` says, where an op has it
+MEMORY_FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
 LAYOUTS = ("layout", "memory_format", "pin_memory")  # without meaning: no op asks for a layout
 
 # Parameters that PyTorch takes by position and the Array API by name alone, in PyTorch's order.

@@ -130,8 +130,12 @@ def test_llama(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*:FutureWarning")  # PyTorch's of where `cuda.amp` went
 @pytest.mark.parametrize(("name", "model"), [("seq2seq", "Seq2Seq"), ("images", "ResNet")])
-def test_training_scripts(name: str, model: str, tmp_path: Path) -> None:
+def test_training_scripts(
+    name: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Losses, rates, norms and scores of a whole script, with its checkpoint."""
+    # torch.testing, which other tests import, forbids programs to set flags
+    monkeypatch.setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
     programs = ported(name, tmp_path), original(name)
     models = [program[model]() for program in programs]
     copied(models[1], models[0])

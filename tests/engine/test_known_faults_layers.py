@@ -262,7 +262,10 @@ def test_TL_13_every_op_keeps_its_dtype_forward_and_back(device: str, dtype: str
     for name in WITH_SAMPLES:
         op = REGISTRY[name]
         for one in samples_of(op, device):
-            if name == "astype" or not any(is_float(a) for a in _arrays(one)):
+            # astype has a dtype of its own; sums of exponentials are kept in float32
+            if name in ("astype", "attention_log_sums") or not any(
+                is_float(a) for a in _arrays(one)
+            ):
                 continue
             given = map_sample(in_dtype(one, dtype), to_tensor(device, grad=True))
             outs = [o for o in call(function_of(op), given) if o.dtype.is_differentiable]

@@ -61,6 +61,7 @@ MAY_LOAD_LATE = {
     "everygrad.utils": "each part loads when it is asked for",
     "everygrad.backends.base": "a device's modules load when the device is first used",
     "everygrad.backends.cpu.lazy_native": "llvmlite loads with the first kernel",
+    "everygrad.data.sampler": "ranks, for programs that have several",
     "everygrad.nn.module": "files load when weights are first asked of one",
     "everygrad.ops": "ops that few programs use load when they are first asked for",
     "everygrad.ops.record.keywords": "what PyTorch means otherwise loads with the first such call",

@@ -156,6 +156,7 @@ SECTION = OpSection(
         "conv_tiles",
         "convolution",
         "half_tile",
+        "image_tile",
         "eager_matmul",
         "matmul",
         "matmul_conv",

@@ -185,7 +185,17 @@ def triangular(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "factorisations",
-    ("batched_lapack", "factorisations", "jacobi", "lapack", "matrices", "matrix_kernels"),
+    (
+        "batched_lapack",
+        "factorisations",
+        "jacobi",
+        "lapack",
+        "matrices",
+        "matrix_kernels",
+        "native_factors",
+        "native_gradients",
+        "native_lstsq",
+    ),
     {
         "qr": (1, qr),
         "eigh": (1, eigh),

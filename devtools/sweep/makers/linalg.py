@@ -141,6 +141,8 @@ SECTION = OpSection(
     (
         "batched_lapack",
         "cufft",
+        "fourier",
+        "fourier_plan",
         "factorisations",
         "jacobi",
         "lapack",

@@ -14,7 +14,7 @@ from devtools.sweep.draw import Draw
 from devtools.sweep.registry import Context
 
 STEPS = 3
-GENERATORS = ("elementwise", "fused", "merging", "multi_tensor", "render")
+GENERATORS = ("elementwise", "fused", "gathering", "merging", "multi_tensor", "render")
 
 
 @dataclass(frozen=True)

@@ -394,7 +394,7 @@ register(
     reference="tests.support.references.linalg:qr_complete",
     tested_as=lambda x: _determined(*qr(_uneven(x), mode="complete")),
     namespace="internal",
-    samples=lambda: iter((sample(s.real(3, 2)),)),
+    samples=lambda: iter((sample(s.real(3, 2)), sample(s.real(2, 3, 2)))),
 )
 
 

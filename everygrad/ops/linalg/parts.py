@@ -22,7 +22,7 @@ from everygrad.ops.linalg.checks import over_leading
 from everygrad.ops.record import samples as s
 from everygrad.ops.record.families import Kernel
 from everygrad.ops.record.spec import register, sample
-from everygrad.ops.record.splits import leading
+from everygrad.ops.record.splits import Split
 from everygrad.ops.shape.movement import SLICE, UNSLICE
 from everygrad.ops.shape.piecewise_gradient import Pieces
 
@@ -70,6 +70,14 @@ def _portable(x: Tensor, axis: int, start: int, count: int) -> Tensor:
     return found.squeeze(axis) if count == -1 else found
 
 
+def _other_axes(shapes: Sequence[Shape], axis: int, start: int, count: int) -> list[Split]:
+    """All axes but the one that is cut, which is gone from the result where count is -1."""
+    rank = len(shapes[0])
+    at = rank + axis
+    gone = count == -1
+    return [Split((a,), a - (gone and a > at)) for a in range(rank) if a != at]
+
+
 PART: Kernel = _MatrixPart(
     "matrix_part",
     _portable,
@@ -77,7 +85,7 @@ PART: Kernel = _MatrixPart(
     (lambda g, shape, axis, start, count: _unpart((axis, start, count), g, shape),),
     linear=(0,),
     batch=over_leading(lambda: PART),
-    splits=leading(2),
+    splits=_other_axes,
 )
 
 

@@ -15,6 +15,7 @@ from everygrad.backends.dlpack_capsule import exported
 from everygrad.core import shapes
 from everygrad.core.context import tracing
 from everygrad.core.tensor import Tensor, Wrapped, shared, wrap
+from everygrad.core.torch_names import MEMORY_FORMATS
 from everygrad.dispatch import apply, user_line
 from everygrad.dtypes import DType
 from everygrad.errors import (
@@ -148,6 +149,9 @@ def to(
     for name, value in (("non_blocking", non_blocking), ("copy", copy)):
         if value is not False:
             shapes.as_bool(value, "to", name)
+    if memory_format is not None and str(memory_format) not in MEMORY_FORMATS:
+        known = ", ".join(MEMORY_FORMATS)
+        raise ArgumentError(f"to: memory_format is one of {known}, got {memory_format!r}")
     if isinstance(dtype, bool):  # to(device, non_blocking)
         dtype = None
     if dtypes.names_dtype(device) and dtype is None:

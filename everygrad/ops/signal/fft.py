@@ -347,7 +347,9 @@ def _facts_2d(name: str, kinds: str = "float") -> dict[str, Any]:
             refuse(AxisError, "axis -2 is out of range for 1", s.real(3)),
             refuse(DtypeError, "does not take int64", s.integers(2, 3)),
         ),
-        "samples": lambda: iter((sample(s.real(2, 3)), sample(s.real(2, 2), s=(1, 3)))),
+        "samples": lambda: iter(
+            (sample(s.real(2, 3)), sample(s.real(2, 2), s=(1, 3)), sample(s.real(2, 2, 3)))
+        ),
     }
 
 

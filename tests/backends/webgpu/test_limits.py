@@ -87,7 +87,7 @@ NEEDS_MORE = {
 # by Jacobi's rotations, which a workgroup makes in place: refused by name beyond one binding
 ROTATIONS = {
     *("eigh", "eigh_vjp", "eigvalsh", "svd", "svd_vjp", "svd_complete", "svdvals", "pinv"),
-    *("matrix_rank", "lstsq", "adjugate", "matrix_norm", "cond"),
+    *("matrix_rank", "lstsq", "lstsq_vjp", "adjugate", "matrix_norm", "cond"),
 }
 
 

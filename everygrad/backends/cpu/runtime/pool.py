@@ -143,7 +143,6 @@ class Pool:
     def free_idle(self) -> None:
         """Gives blocks that nobody uses back to the system."""
         with self.lock:
-            self.near.clear()
             freed = 0
             for size, blocks in self.blocks.items():
                 used = []
