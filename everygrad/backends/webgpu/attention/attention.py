@@ -27,6 +27,7 @@ from everygrad.backends.webgpu.attention.attention_tiles import (
     chunks,
     slabs,
 )
+from everygrad.backends.webgpu.driver.shader_modules import InBounds
 from everygrad.backends.webgpu.kernels.copy_kernels import as_dtype
 from everygrad.backends.webgpu.kernels.single_op import floating
 from everygrad.backends.webgpu.source.mathlib import exp_low
@@ -249,7 +250,7 @@ class _AttentionKernel:
 
 @lru_cache(maxsize=512)
 def _text(form: AttentionForm) -> str:
-    return _AttentionKernel(form).text()
+    return InBounds(_AttentionKernel(form).text())
 
 
 # --- on arrays -----------------------------------------------------------------------------------

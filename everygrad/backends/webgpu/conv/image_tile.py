@@ -21,6 +21,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
+from everygrad.backends.webgpu.driver.shader_modules import InBounds
 from everygrad.backends.webgpu.gemm.gemm import (
     COLUMNS,
     FLAT_TILE,
@@ -165,7 +166,7 @@ def _kernel(operands: ImageOperands, tile: Tile, epilogue: Epilogue, vec4_out: b
     else:
         text += f"fn other(p: u32) -> {reader.register} {{\n{reader.scalar(f'a{other}')}"
     head = bindings(operands.words, epilogue, operands.params, vec4_out)
-    return reader.enable + head + with_library(text + epilogue.text + main)
+    return InBounds(reader.enable + head + with_library(text + epilogue.text + main))
 
 
 class _Parts(NamedTuple):

@@ -26,6 +26,7 @@ from everygrad.backends.webgpu.driver.memory import Block, Pool, Slice, Storage
 from everygrad.backends.webgpu.driver.messages import first_words, numbered
 from everygrad.backends.webgpu.driver.pipelines import Pipeline, Pipelines
 from everygrad.backends.webgpu.driver.readback import STAGED, ByteRange, Fetch, Readback
+from everygrad.backends.webgpu.driver.shader_modules import shader_module
 from everygrad.backends.webgpu.driver.submit import CommandRow, Recorder, recorder
 from everygrad.backends.webgpu.driver.wgpu_native import by_classes, direct
 from everygrad.codegen import report
@@ -210,7 +211,7 @@ class Gpu:
         if self.lost is not None:
             raise DeviceError(self.lost)
         try:
-            module = self.device.create_shader_module(code=source, label=name)
+            module = shader_module(self.device, name, source)
             stage = {"module": module, "entry_point": "main"}
             return self.device.create_compute_pipeline(layout=layout, compute=stage, label=name)
         except (wgpu.GPUError, wgpu.GPUPipelineError, RuntimeError) as error:

@@ -17,6 +17,7 @@ import numpy as np
 import wgpu
 
 from everygrad import dtypes
+from everygrad.backends.webgpu.driver.shader_modules import InBounds
 from everygrad.backends.webgpu.gemm.gemm import (
     COLUMNS,
     HEAD,
@@ -194,7 +195,7 @@ def kernel(operands: GemmOperands, epilogue: Epilogue, vec4_out: bool) -> str:
     )
     enable = operands.enable + "enable wgpu_cooperative_matrix;\n"
     head = bindings(operands.words, epilogue, operands.params, vec4_out)
-    return enable + head + with_library(operands.text + epilogue.text + main)
+    return InBounds(enable + head + with_library(operands.text + epilogue.text + main))
 
 
 # --- the check before the first use --------------------------------------------------------------

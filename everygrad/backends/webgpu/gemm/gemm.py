@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
+from everygrad.backends.webgpu.driver.shader_modules import InBounds
 from everygrad.backends.webgpu.gemm.result_writes import Epilogue, bindings, stored
 from everygrad.backends.webgpu.source.render import slot, with_library
 from everygrad.compiler.thresholds import edge
@@ -220,7 +221,7 @@ def kernel(operands: GemmOperands, tile: Tile, epilogue: Epilogue, vec4_out: boo
         + "}\n"
     )
     head = bindings(operands.words, epilogue, operands.params, vec4_out)
-    return operands.enable + head + with_library(operands.text + epilogue.text + main)
+    return InBounds(operands.enable + head + with_library(operands.text + epilogue.text + main))
 
 
 # --- without shared memory: on software adapters barriers cost more than they save ---------------
@@ -281,4 +282,4 @@ def direct(operands: GemmOperands, epilogue: Epilogue, vec4_out: bool) -> str:
         + "}\n"
     )
     head = bindings(operands.words, epilogue, operands.params, vec4_out)
-    return operands.enable + head + with_library(operands.text + epilogue.text + main)
+    return InBounds(operands.enable + head + with_library(operands.text + epilogue.text + main))

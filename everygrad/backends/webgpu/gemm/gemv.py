@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from everygrad.backends.webgpu.driver.shader_modules import InBounds
 from everygrad.backends.webgpu.gemm.gemm import COLUMNS, ROWS, GemmOperands, Side, call, where
 from everygrad.backends.webgpu.gemm.result_writes import bindings, plain
 from everygrad.backends.webgpu.source.render import with_library
@@ -68,7 +69,7 @@ def kernel(operands: GemmOperands, plan: GemvPlan) -> str:
         f"    @builtin(local_invocation_index) l: u32{subgroup}) {{\n{where()}{main}}}\n"
     )
     head = bindings(operands.words, plain(float32), operands.params, vec4=False)
-    return operands.enable + head + with_library(text)
+    return InBounds(operands.enable + head + with_library(text))
 
 
 # --- along the terms -----------------------------------------------------------------------------
