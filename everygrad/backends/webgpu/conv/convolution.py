@@ -108,7 +108,7 @@ def _merged(images: ImageOperands, g: Geometry, sizes: Sizes, blocks: int) -> tu
     """The sizes of one product over all images (for each group, and phase), from those of a product
     for each image; and how many of its columns are stored side by side, 0 if all are."""
     if images.form is ConvForm.WEIGHT:
-        return sizes, 0
+        return sizes, 1 if images.fours and g.kh * g.kw > 1 else 0
     if not images.is_by_phase:
         terms = g.kh * g.kw * blocks * TERMS
         return (g.groups, sizes[1], g.images * sizes[2], terms), sizes[2]
@@ -143,7 +143,8 @@ def _convolve(
         if form is not ConvForm.WEIGHT:
             bindings = (0, 1)  # the weights are a copy
         vec4 = form is not ConvForm.WEIGHT and sizes[1] % 4 == 0
-        images = ImageOperands(form, reader, (bindings[0], bindings[1]), window, vec4)
+        fours = form is ConvForm.WEIGHT and geometry.inner % 4 == 0 and geometry.outer % 4 == 0
+        images = ImageOperands(form, reader, (bindings[0], bindings[1]), window, vec4, fours)
         blocks = 0 if form is ConvForm.WEIGHT else -(-channels // TERMS)
         merged, run = _merged(images, geometry, sizes, blocks)
         if kind_of(dev, merged, dtype) == "tiled":

@@ -11,7 +11,8 @@ and two comparisons. For that the weights are brought into the order (taps, term
 
 The first two store their results image by image. A stride of s by s makes s * s products for INPUT,
 of every s-th pixel in both directions (a phase): these have the same taps, each s-th. For a
-weight's gradient a thread reads all rows and columns at one place, which it finds once a slice;
+weight's gradient a thread reads all rows and columns at one place, which it finds once a slice,
+four channels of a tap at a time where there are fours: neighbours in a cache are the taps' places;
 slices are kept in shared memory in an order in which neighbouring threads write to different banks.
 """
 
@@ -95,13 +96,15 @@ def size_names(window: tuple[int, ...]) -> dict[str, str]:
 
 
 class ImageOperands(NamedTuple):
-    """How a convolution reads its operands. `vec4`: rows of weights are read four at a time."""
+    """How a convolution reads its operands. `vec4`: rows of weights are read four at a time.
+    `fours`: a gradient of weights has its results and its channels in fours."""
 
     form: ConvForm
     reader: OperandReader
     bindings: tuple[int, int]  # of the images, and of the weights or the result's gradient
     window: tuple[int, ...]
     vec4: bool
+    fours: bool
     params: int = PARAMS + 1
 
     @property
@@ -124,8 +127,9 @@ class ImageOperands(NamedTuple):
             return TALL_TILE
         if rows <= FLAT_TILE.rows:
             return FLAT_TILE
-        parts = max(1, terms // LONG) if self.form is ConvForm.WEIGHT else 1
-        for tile in (LARGE_TILE, WIDE_TILE):
+        is_weight = self.form is ConvForm.WEIGHT  # whose rows and columns are few, and terms many
+        parts = max(1, terms // LONG) if is_weight else 1
+        for tile in (WIDE_TILE,) if is_weight else (LARGE_TILE, WIDE_TILE):
             filled = -(-rows // tile.rows) * tile.rows <= rows + tile.rows // 4
             tiles = -(-rows // tile.rows) * (columns // tile.columns) * matrices
             if filled and tiles and tiles * parts >= ENOUGH:
@@ -429,61 +433,120 @@ def _placed_results(
 
 
 def _of_weight(operands: ImageOperands, tile: Tile, epilogue: Epilogue, vec4_out: bool) -> _Parts:
-    s = size_names(operands.window)
-    x, y = ([slot(first + i) for i in range(5)] for first in (FIRST_ARRAY, SECOND_ARRAY))
-    taps = f"({s['kh']} * {s['kw']})"
-    terms = tile.terms
-    left, right = tile.rows // 4, tile.columns // 4
-    (x_slots, x_inside), (y_slots, y_inside) = _slots(left, terms), _slots(right, terms)
-    state = f"  let places = {s['oh']} * {s['ow']};\n"
+    s, terms = size_names(operands.window), tile.terms
+    y = [slot(SECOND_ARRAY + i) for i in range(5)]
+    x = [slot(FIRST_ARRAY + i) for i in range(5)]
+    x_registers, x_read, x_put = _results_of_terms(operands, tile, s, y)
+    y_registers, y_state, y_read, y_put = _channels_of_terms(operands, tile, s, x)
     read = (
         f"    {{\n      let k = k0 + l % {terms}u;\n      let at = k / places;\n"
         f"      let p = k - at * places;\n      let py = p / {s['ow']};\n"
         f"      let px = p - py * {s['ow']};\n"
         f"      let g = {y[0]} + at * {y[1]} + py * {y[3]} + px * {y[4]};\n"
-        f"      let f = {x[0]} + at * {x[1]};\n"
+        f"      let f = {x[0]} + at * {x[1]};\n{x_read}{y_read}    }}\n"
     )
-    put = f"    let f = l % {terms}u;\n"
-    for q in range(x_slots):
-        read += f"      xs_{q} = vec4<f32>();\n      {x_inside}{{\n"
-        read += f"        let t = m0 + ((l + {256 * q}u) / {terms}u) * 4u;\n"
-        for i, part in enumerate("xyzw"):
-            read += (
-                f"        if (k < end && t + {i}u < {ROWS}) {{ xs_{q}.{part} = "
-                f"other(g + (b * {s['outer']} + t + {i}u) * {y[2]}); }}\n"
-            )
+    return _Parts(
+        [*x_registers, *y_registers],
+        f"  let places = {s['oh']} * {s['ow']};\n" + y_state,
+        read,
+        f"    {{\n    let f = l % {terms}u;\n{x_put}{y_put}    }}\n",
+        multiplied(tile, _swizzled),
+        _taps_in_order(operands, tile, epilogue, vec4_out, s),
+    )
+
+
+def _results_of_terms(
+    operands: ImageOperands, tile: Tile, s: dict[str, str], of: list[str]
+) -> tuple[list[str], str, str]:
+    """The slice of the result's gradients: four rows of a thread at its place."""
+    slots, inside = _slots(tile.rows // 4, tile.terms)
+    registers, read, put = [], "", ""
+    for q in range(slots):
+        name = f"xs_{q}"
+        registers.append(name)
+        read += f"      {name} = vec4<f32>();\n      {inside}{{\n"
+        read += f"        let t = m0 + ((l + {256 * q}u) / {tile.terms}u) * 4u;\n"
+        read += f"        let h = g + (b * {s['outer']} + t) * {of[2]};\n"
+        places = [f"other(h + {i}u * {of[2]})" for i in range(4)]
+        if operands.fours:
+            four = ", ".join(places)
+            read += f"        if (k < end && t < {ROWS}) {{ {name} = vec4<f32>({four}); }}\n"
+        else:
+            for i, part in enumerate("xyzw"):
+                read += f"        if (k < end && t + {i}u < {ROWS})"
+                read += f" {{ {name}.{part} = {places[i]}; }}\n"
         read += "      }\n"
-        put += f"    {x_inside}{{ xs[{_swizzled('f', f'(l + {256 * q}u) / {terms}u', left)}]"
-        put += f" = xs_{q}; }}\n"
-    for q in range(y_slots):
-        read += f"      ys_{q} = vec4<f32>();\n      {y_inside}{{\n"
-        for i, part in enumerate("xyzw"):
+        at = _swizzled("f", f"(l + {256 * q}u) / {tile.terms}u", tile.rows // 4)
+        put += f"    {inside}{{ xs[{at}] = {name}; }}\n"
+    return registers, read, put
+
+
+def _channels_of_terms(
+    operands: ImageOperands, tile: Tile, s: dict[str, str], of: list[str]
+) -> tuple[list[str], str, str, str]:
+    """The slice of the images: what four columns of a thread meet at its place. Columns run
+    through the taps of a channel, or of four channels, which then meet one place each time."""
+    slots, inside = _slots(tile.columns // 4, tile.terms)
+    taps = f"({s['kh']} * {s['kw']})"
+    registers, state, read, put = [], "", "", ""
+    for q in range(slots):
+        name = f"ys_{q}"
+        registers.append(name)
+        read += f"      {name} = vec4<f32>();\n      {inside}{{\n"
+        for i in range(1 if operands.fours else 4):
             n = f"{q}_{i}"
+            if operands.fours:
+                tap, channel = f"(n_{n} / 4u) % {taps}", f"n_{n} / (4u * {taps}) * 4u"
+            else:
+                tap, channel = f"n_{n} % {taps}", f"n_{n} / {taps}"
             state += (
-                f"  let n_{n} = n0 + ((l + {256 * q}u) / {terms}u) * 4u + {i}u;\n"
-                f"  let tap_{n} = n_{n} % {taps};\n"
+                f"  let n_{n} = n0 + ((l + {256 * q}u) / {tile.terms}u) * 4u + {i}u;\n"
+                f"  let tap_{n} = {tap};\n"
                 f"  let row_{n} = select({_OUTSIDE}, (tap_{n} / {s['kw']}) * {s['dh']} - {s['ph']},"
                 f" n_{n} < {COLUMNS});\n"
                 f"  let column_{n} = (tap_{n} % {s['kw']}) * {s['dw']} - {s['pw']};\n"
-                f"  let from_{n} = (b * {s['inner']} + n_{n} / {taps}) * {x[2]};\n"
+                f"  let from_{n} = (b * {s['inner']} + {channel}) * {of[2]};\n"
             )
             read += (
                 f"        let y{i} = py * {s['sh']} + row_{n};\n"
                 f"        let x{i} = px * {s['sw']} + column_{n};\n"
-                f"        if (k < end && y{i} < {s['height']} && x{i} < {s['width']}) {{ "
-                f"ys_{q}.{part} = image(f + from_{n} + y{i} * {x[3]} + x{i} * {x[4]}); }}\n"
+                f"        if (k < end && y{i} < {s['height']} && x{i} < {s['width']}) {{\n"
+                f"          let h = f + from_{n} + y{i} * {of[3]} + x{i} * {of[4]};\n"
             )
+            if operands.fours:
+                four = ", ".join(f"image(h + {c}u * {of[2]})" for c in range(4))
+                read += f"          {name} = vec4<f32>({four});\n        }}\n"
+            else:
+                read += f"          {name}.{'xyzw'[i]} = image(h);\n        }}\n"
         read += "      }\n"
-        put += f"    {y_inside}{{ ys[{_swizzled('f', f'(l + {256 * q}u) / {terms}u', right)}]"
-        put += f" = ys_{q}; }}\n"
-    return _Parts(
-        [*(f"xs_{q}" for q in range(x_slots)), *(f"ys_{q}" for q in range(y_slots))],
-        state,
-        read + "    }\n",
-        f"    {{\n{put}    }}\n",
-        multiplied(tile, _swizzled),
-        results_of(tile, epilogue, vec4_out),
-    )
+        at = _swizzled("f", f"(l + {256 * q}u) / {tile.terms}u", tile.columns // 4)
+        put += f"    {inside}{{ ys[{at}] = {name}; }}\n"
+    return registers, state, read, put
+
+
+def _taps_in_order(
+    operands: ImageOperands, tile: Tile, epilogue: Epilogue, vec4_out: bool, s: dict[str, str]
+) -> str:
+    """Stores the taps of each channel one behind the other, of which columns hold four by four."""
+    if not operands.fours or operands.window[:2] == (1, 1):
+        return results_of(tile, epilogue, vec4_out)
+    down, across = tile.threads
+    lines = f"  let taps = {s['kh']} * {s['kw']};\n"
+    for c in range(tile.across):
+        lines += f"  let column{c} = n0 + tx * 4u + {4 * across * c}u;\n"
+        lines += f"  let to{c} = column{c} / (4u * taps) * 4u * taps + (column{c} / 4u) % taps;\n"
+    for r in range(tile.down):
+        for i in range(4):
+            m = f"m0 + ty * 4u + {4 * down * r + i}u"
+            lines += f"  if ({m} < {ROWS}) {{\n    let row = (z * {ROWS} + {m}) * {COLUMNS};\n"
+            for c in range(tile.across):
+                lines += f"    if (column{c} < {COLUMNS}) {{\n"
+                for k, part in enumerate("xyzw"):
+                    at = f"row + to{c} + {k}u * taps"
+                    lines += "    {\n" + stored_one(epilogue, f"s{r}{i}{c}.{part}", at) + "    }\n"
+                lines += "    }\n"
+            lines += "  }\n"
+    return lines
 
 
 def _swizzled(term: str, vector: str, vectors: int) -> str:
