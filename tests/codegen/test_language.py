@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -416,3 +417,24 @@ def test_variables_and_divisions_by_what_may_be_zero_stay() -> None:
     text = "\n".join(show.statement(loop))
     assert "% 2" in text.split("when")[1]
     assert "//" in text.split("when")[1]
+
+
+@pytest.mark.parametrize("written", [lambda k: wgsl(k).source, lambda k: cuda(k).text.source])
+def test_buffers_hide_nothing(written: Callable[[Kernel], str]) -> None:
+    """A buffer may have any name in small letters: what a renderer declares has another."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    b = Builder("letters", dtypes.uint32, 2, 64)
+    held = [b.buffer(name, dtypes.float32, 128) for name in letters]
+    out = b.buffer("out", dtypes.float32, 128, written=True)
+    at = b.let(b.group * 64 + b.thread)
+    total = b.load(held[0], at)
+    for one in held[1:]:
+        total = total + b.load(one, at)
+    b.store(out, at, total)
+    source = written(optimised(verify(b.finish())))
+    body = source[re.search(r"\bmain\(|__global__", source).start() :]  # type: ignore[union-attr]
+    assert all(len(re.findall(rf"(?<!\.)\b{name}\[", body)) == 1 for name in letters)
+    declared = re.findall(r"\b(?:let|var|const \w+|int|float) (\w+) ?[:=]", body)
+    declared += re.findall(r"@builtin\(\w+\) (\w+):", body)
+    assert declared
+    assert not set(declared) & set(letters)

@@ -16,23 +16,16 @@ from everygrad.backends.webgpu.kernels import (
     arg_reduce,
     copy_kernels,
     gather_scatter,
+    pooling,
     scan,
     single_op,
 )
 from everygrad.backends.webgpu.solver import cholesky, jacobi, lu, qr, triangular
 from everygrad.backends.webgpu.source.render import (
-    address,
-    cast,
-    constant,
     element_kernel,
     slot,
-    split_index,
 )
-from everygrad.backends.webgpu.source.word_layout import layout, load, thread_count
-from everygrad.codegen.group_sums import accumulator_dtype
 from everygrad.core.context import records
-from everygrad.core.shapes import size_of
-from everygrad.dtypes import FROM_NP, DType
 
 if TYPE_CHECKING:
     from everygrad.backends.webgpu.device import WebGPU
@@ -75,54 +68,6 @@ def philox(dev: WebGPU, state: WebGPUArray, count: int) -> WebGPUArray:
     return out
 
 
-# --- pooling -------------------------------------------------------------------------------------
-
-
-@lru_cache
-def _pool_text(dtype: DType) -> str:
-    """The index of the largest element in each window; a NaN wins, and padding never does.
-    Uniform: count, sizes, offset and strides, then the window."""
-    lines, _ = split_index(4, 1)
-    first = 4 + 5
-    h, w, kh, kw, sh, sw, ph, pw, dh, dw = (slot(first + i) for i in range(10))
-    register = layout(dtype).register
-    total = accumulator_dtype(dtype)
-    value = cast("x", dtype, total)
-    nan = " || (is_nan(v) && !is_nan(best))" if layout(dtype).kind == "f" else ""
-    compare = "lt_l(best, v)" if layout(dtype).words == 2 else "v > best"
-    if dtype is dtypes.uint64:
-        compare = "lt_ul(best, v)"
-    text = (
-        "fn element(e: u32) -> vec2<u32> {\n" + "\n".join(lines) + "\n"
-        f"  var best: {layout(total).register} = {constant(0, total)};\n  var found = 0u;\n"
-        f"  for (var i = 0u; i < {kh}; i = i + 1u) {{\n"
-        f"  for (var j = 0u; j < {kw}; j = j + 1u) {{\n"
-        f"    let row = i2 * {sh} + i * {dh} - {ph};\n    let col = i3 * {sw} + j * {dw} - {pw};\n"
-        f"    if (row < {h} && col < {w}) {{\n"
-        f"      let p = {address(4, ['i0', 'i1', 'row', 'col'])};\n"
-        f"      let x: {register} = {load(dtype, 'a0', 'p')};\n"
-        f"      let v: {layout(total).register} = {value};\n"
-        f"      if (found == 0u || {compare}{nan}) {{\n"
-        f"        best = v;\n        found = row * {w} + col + 1u;\n      }}\n    }}\n  }}\n  }}\n"
-        "  return sub_l(vec2<u32>(found, 0u), vec2<u32>(1u, 0u));\n}\n"
-    )
-    return element_kernel(1, first + 10, dtypes.int64, text, slot(0))
-
-
-def max_pool2d_index(dev: WebGPU, x: WebGPUArray, window: Any) -> WebGPUArray:
-    shape = (*x.shape[:2], *window.out_size(x.shape))
-    out: WebGPUArray = dev.empty(shape, dtypes.int64)
-    if out.storage is None or x.storage is None:
-        return out
-    count = size_of(shape)
-    params = [count, *shape[1:], x.offset, *x.strides, *x.shape[2:], *window.size, *window.stride]
-    params += (*window.padding, *window.dilation)
-    source = _pool_text(FROM_NP[x.dtype])
-    threads = thread_count(dtypes.int64, count)
-    dev.launch("max_pool2d_index", source, [x.storage], out, params, threads)
-    return out
-
-
 _SOLVER: dict[str, Callable[..., Any]] = {
     "cholesky": cholesky.cholesky,
     "solve_triangular": triangular.solve_triangular,
@@ -145,7 +90,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "conv2d": convolution.conv2d,
     "conv2d_input": convolution.conv2d_input,
     "conv2d_weight": convolution.conv2d_weight,
-    "max_pool2d_index": max_pool2d_index,
+    **pooling.KERNELS,
     "take": gather_scatter.take,
     "gather": gather_scatter.gather,
     "index_add": gather_scatter.index_add,

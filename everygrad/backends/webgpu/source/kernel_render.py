@@ -355,8 +355,9 @@ class _Renderer(TextRenderer):
         for b in k.local:
             kind = layout(b.dtype).register
             frame.append(f"var<workgroup> {b.name}: array<{kind}, {b.size}>;\n")
-        self.line(f"let r{GROUP} = w.y * g.x + w.x;")
-        self.line(f"let r{THREAD} = l;")
+        # what WGSL gives has names that no buffer has
+        self.line(f"let r{GROUP} = GROUP.y * GROUPS.x + GROUP.x;")
+        self.line(f"let r{THREAD} = THREAD;")
         whole = _threads_of_items(k)
         if whole is None:
             self.line(f"if (r{GROUP} >= {slot(0)}) {{ return; }}")
@@ -369,9 +370,10 @@ class _Renderer(TextRenderer):
         for i in range(self.shared_words):
             frame.append(f"var<workgroup> part{i}: array<u32, {k.threads}>;\n")
         main = (
-            f"@compute @workgroup_size({k.threads}) fn main(@builtin(workgroup_id) w: vec3<u32>,\n"
-            "    @builtin(local_invocation_index) l: u32, "
-            "@builtin(num_workgroups) g: vec3<u32>) {\n"
+            f"@compute @workgroup_size({k.threads}) fn main(\n"
+            "    @builtin(workgroup_id) GROUP: vec3<u32>,\n"
+            "    @builtin(num_workgroups) GROUPS: vec3<u32>,\n"
+            "    @builtin(local_invocation_index) THREAD: u32) {\n"
         )
         text = main + "\n".join(self.lines) + "\n}\n"
         source = "".join(frame) + with_library(text)
