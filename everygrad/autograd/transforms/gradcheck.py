@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import optree
 
 from everygrad import dtypes
 from everygrad.autograd.api import grad
 from everygrad.autograd.modes import enable_grad, in_inference_mode
 from everygrad.autograd.transforms.functional import jvp, vjp
+from everygrad.autograd.trees import flatten, leaves_of, paths_of, unflatten
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, DtypeError, FunctionError, GradientError, ShapeError
 from everygrad.ops.python.creation import tensor
@@ -158,8 +158,8 @@ def _prepared(
         raise GradientError(f"{name}: nothing is recorded inside inference_mode(); leave it first")
     args: Any = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
     leaves: list[Any]
-    leaves, tree = optree.tree_flatten(args, none_is_leaf=True)
-    paths = optree.tree_paths(args, none_is_leaf=True)
+    leaves, tree = flatten(args, none_is_leaf=True)
+    paths = paths_of(args, none_is_leaf=True)
     chosen = _chosen(name, leaves)
     # a flat sequence needs the number only
     labels = [
@@ -174,8 +174,8 @@ def _prepared(
         full = list(leaves)
         for i, t in zip(chosen, tensors, strict=True):
             full[i] = t
-        out = f(*optree.tree_unflatten(tree, full))
-        return _differentiable(name, optree.tree_leaves(out, none_is_leaf=True))
+        out = f(*unflatten(tree, full))
+        return _differentiable(name, leaves_of(out, none_is_leaf=True))
 
     return f_flat, values, labels
 
