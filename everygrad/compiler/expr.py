@@ -155,6 +155,17 @@ class Expr:
         raise TypeError("a scalar expression has no value while it is being built; use where()")
 
 
+class ByPrecision(float):
+    """A constant that is another number in float64: where a body says how many digits there are."""
+
+    wide: float
+
+    def __new__(cls, narrow: float, wide: float) -> ByPrecision:
+        made = super().__new__(cls, narrow)
+        made.wide = wide
+        return made
+
+
 def as_expr(value: Any) -> Expr:
     """An expression as it is; a Python number as a constant."""
     return value if isinstance(value, Expr) else Expr("const", (), value)
@@ -233,6 +244,8 @@ class _Lowering:
 
     def constant(self, value: Any, dtype: DType) -> int:
         convert = {"bool": bool, "int": int, "uint": int, "float": float, "complex": complex}
+        if dtype is dtypes.float64 and isinstance(value, ByPrecision):
+            value = value.wide
         if dtype is dtypes.bfloat16:  # what is made of it rounds twice
             value = dtypes.rounded(value, dtype)
         return self.emit("const", dtype, (), convert[dtype.kind](value))

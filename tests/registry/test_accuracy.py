@@ -99,9 +99,21 @@ def test_subnormals_are_kept(name: str, dtype: str, way: str) -> None:
 def test_special_functions(name: str, device: str) -> None:
     """What docs/accuracy.md says of them, with some room: no one is off by 100 units."""
     for dtype in ("float32",) if is_narrow(device) else ("float32", "float64"):
-        # erfc up to 26, where float64 ends: exp(-x * x), of two factors, adds two units to erfcx's
-        most = {"erfc": 5.5, "erfcx": 7.0, "ndtr": 6.0}.get(name, 100)
+        most = {"erfc": 3.1, "erfcx": 7.0, "ndtr": 4.5}.get(name, 100)
         assert accuracy_special.special_error(name, device, dtype) < most
+
+
+@pytest.mark.parametrize("way", ["numpy", "compiled op", "jit"])
+def test_erfc_over_its_whole_range(way: str) -> None:
+    """Up to 26.5, where float64 ends: exp(-x * x) is made of x * x to all its digits."""
+    rng = np.random.default_rng(3)
+    x = np.concatenate([rng.uniform(-6, 26.5, 4000), rng.uniform(0.4, 1.2, 2000)])
+    with mpmath.workdps(40):
+        exact = np.array([np.longdouble(str(mpmath.erfc(float(v)))) for v in x])
+    function, given = eg.special.erfc, eg.tensor(x)
+    with native_threshold(0 if way == "compiled op" else 1 << 30):
+        got = (eg.jit(function)(given) if way == "jit" else function(given)).numpy()
+    assert accuracy_special.ulps(got, exact, "float64").max() < 3.1
 
 
 def test_ulps_are_counted_from_the_floor() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from everygrad.compiler.expr import Expr, call
+from everygrad.compiler.expr import ByPrecision, Expr, call
 from everygrad.core.tensor import Tensor
 from everygrad.dispatch import apply
 from everygrad.errors import ArgumentError
@@ -59,12 +59,18 @@ def few(*ranges: float, shapes: Sequence[tuple[int, ...]] = ((2, 3), (), (0,))) 
     return make
 
 
-def _exp_square(size: Any, factor: float) -> Any:
-    """exp(factor * size^2) of a size >= 0, to the last digits: the square of a number of few bits
-    is exact, and what is left is small."""
-    size = minimum(size, 50.0)  # beyond, the result is 0 or infinite
-    short = trunc(size * 16.0) * 0.0625
-    return exp(factor * (short * short)) * exp(factor * ((size - short) * (size + short)))
+# how finely a number is cut so that the square of its first part is exact, and the largest number
+# whose first part has no more digits; beyond, results are 0 or infinite
+_CUT, _STEP, _LARGEST = ByPrecision(256, 2**20), ByPrecision(2**-8, 2**-20), ByPrecision(15, 50)
+
+
+def _exp_square(size: Any, factor: float) -> tuple[Any, Any]:
+    """exp(factor * size^2) of a size up to _LARGEST as `first * (1 + more)`, which is left to the
+    caller to round once: the square of a number of few bits is exact, and what is left small."""
+    short = trunc(size * _CUT) * _STEP
+    low = factor * ((size - short) * (size + short))
+    more = low * polynomial(low, (1.0, 1 / 2, 1 / 6, 1 / 24, 1 / 120))  # expm1, up to 0.12
+    return exp(factor * (short * short)), more
 
 
 def _erfcx_of(size: Any) -> Any:
@@ -72,17 +78,33 @@ def _erfcx_of(size: Any) -> Any:
     return polynomial(1.0 - 8.0 / (size + 4.0), tables.ERFCX) / (1.0 + 2.0 * size)
 
 
+def _tail_of(size: Any, scale: float, factor: float) -> Any:
+    """exp(factor * size^2) erfcx(scale * size), with what the two sums of erfcx round away."""
+    size = minimum(size, _LARGEST)
+    first, more = _exp_square(size, factor)
+    size = size if scale == 1 else size * scale
+    t, (c, *others) = 1.0 - 8.0 / (size + 4.0), tables.ERFCX
+    rest = polynomial(t, others) * t
+    above, below = c + rest, 1.0 + 2.0 * size
+    far = above / below
+    # beside `above`, which is from 1.13 to 1.28: lost / below is lost * far / above
+    more = more + 0.83 * ((rest - (above - c)) - (1.0 - (below - 2.0 * size)) * far)
+    out = first * far
+    return out + out * more
+
+
 def _erfc(x: Any) -> Any:
     size = abs(x)
-    tail = _exp_square(size, -1.0) * _erfcx_of(size)
-    # near 0 the digits are those of 1: the tail's own are off by seven there
-    return where(size < 0.5, 1.0 - call("erf", x), where(x < 0, 2.0 - tail, tail))
+    tail = _tail_of(size, 1.0, -1.0)
+    # below, the digits are those of 1, of which erf takes less than it keeps
+    return where(size < 0.68, 1.0 - call("erf", x), where(x < 0, 2.0 - tail, tail))
 
 
 def _erfcx(x: Any) -> Any:
     size = abs(x)
     far = _erfcx_of(size)
-    return where(x < 0, 2.0 * _exp_square(size, 1.0) - far, far)
+    first, more = _exp_square(minimum(size, _LARGEST), 1.0)
+    return where(x < 0, 2.0 * (first * (1.0 + more)) - far, far)
 
 
 erfc: Function = elementwise(
@@ -115,8 +137,7 @@ erfcx: Function = elementwise(
 
 def _below(x: Any) -> Any:
     """The share of a standard normal beyond abs(x)."""
-    size = abs(x)
-    return 0.5 * _exp_square(size, -0.5) * _erfcx_of(size * (1 / SQRT_2))
+    return 0.5 * _tail_of(abs(x), 1 / SQRT_2, -0.5)
 
 
 def _ndtr(x: Any) -> Any:
