@@ -266,6 +266,9 @@ def page() -> str:
     """The text of docs/from-pytorch.md."""
     words = [(f"`{k}=`", code(f"{n}=" for n in names)) for k, names in torch_names.KEYWORDS.items()]
     words.append((code(f"{n}=" for n in torch_names.FIRST), "the first parameter"))
+    for op, names in torch_names.FROM_ZERO.items():
+        both = (code(f"{n}=" for n in side) for side in (names, names.values()))
+        words.append(tuple(f"{text} of `{op}`" for text in both))
     sections = [
         START.rstrip(),
         "## Habits",

@@ -288,6 +288,9 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
     "n": ("n_rows",),
     "m": ("n_cols",),
 }
+# Parameters that PyTorch counts from 0 and NumPy from 1, by op: a call that gives all the names on
+# the left means those on the right.
+FROM_ZERO: dict[str, dict[str, str]] = {"swapaxes": {"axis0": "axis1", "axis1": "axis2"}}
 FIRST = ("input", "a", "A", "tensor")  # what other libraries call the tensor an op is about
 BEFORE = ("condition", "n", "sorted_sequence")  # parameters that stand before that tensor
 LEGACY = ("size_average", "reduce")  # what `reduction` says, where an op has it

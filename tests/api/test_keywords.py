@@ -55,6 +55,8 @@ WORDS: dict[str, list[dict[str, Any]]] = {
     "split": [{"tensor": X, "split_size_or_sections": [1, 2], "dim": 0}],
     "chunk": [{"input": X, "chunks": 2, "dim": 1}],
     "transpose": [{"input": X, "dim0": 0, "dim1": 1}],
+    "swapaxes": [{"input": CUBE, "axis0": 0, "axis1": 2}],
+    "swapdims": [{"input": CUBE, "dim0": 0, "dim1": 2}],
     "permute": [{"input": CUBE, "dims": (2, 0, 1)}],
     "unsqueeze": [{"input": X, "dim": 0}],
     "tensordot": [{"a": X, "b": Y.T, "dims": 1}],
@@ -113,7 +115,7 @@ WORDS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-METHOD_WORDS = ("pow", "dot", "outer", "addcmul", "permute")
+METHOD_WORDS = ("pow", "dot", "outer", "addcmul", "permute", "swapaxes", "swapdims")
 
 
 @pytest.mark.parametrize(

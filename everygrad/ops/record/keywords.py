@@ -14,7 +14,15 @@ from typing import Any
 
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor
-from everygrad.core.torch_names import BEFORE, FIRST, KEYWORDS, LAYOUTS, LEGACY, POSITIONS
+from everygrad.core.torch_names import (
+    BEFORE,
+    FIRST,
+    FROM_ZERO,
+    KEYWORDS,
+    LAYOUTS,
+    LEGACY,
+    POSITIONS,
+)
 from everygrad.errors import ArgumentError
 
 
@@ -42,6 +50,9 @@ def renamed(op: str, parameters: Collection[str], given: Mapping[str, Any]) -> d
     made: dict[str, Any] = {}
     if "reduction" in parameters and not given.keys().isdisjoint(LEGACY):
         given = _with_reduction(op, given)
+    counted = FROM_ZERO.get(op, {})
+    if counted and given.keys() & {*counted, *counted.values()} == counted.keys():
+        given = {counted.get(key, key): value for key, value in given.items()}
     for key, value in given.items():
         if key in parameters:
             name = key
