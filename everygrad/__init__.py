@@ -38,7 +38,7 @@ from everygrad.dtypes import (
     isdtype as isdtype,
     result_type as result_type,
 )
-from everygrad.ops.python import creation as _creation
+from everygrad.ops.python import creation as _creation, dlpack as _dlpack
 from everygrad.ops.python.conversion import VERSIONS as _VERSIONS
 from everygrad.ops.random import generators as _random
 from everygrad.ops.record.keywords import spelled as _spelled
@@ -49,6 +49,7 @@ __version__ = "0.1.0"
 
 # The registry is the list of ops; `__init__.pyi`, made from it, is what editors and mypy read.
 globals().update({name: getattr(_creation, name) for name in _creation.__all__})
+globals().update({name: getattr(_dlpack, name) for name in _dlpack.__all__})
 globals().update({op.name: op.function for op in _REGISTRY.values() if not op.namespace})
 globals().update({name: getattr(_random, name) for name in _random.__all__})
 for _name in (
@@ -127,6 +128,7 @@ __all__ = sorted(
         *("e", "inf", "nan", "newaxis", "pi", "__array_api_version__", "__version__"),
         *_DTYPES,
         *_creation.__all__,
+        *_dlpack.__all__,
         *_random.__all__,
         *(op.name for op in _REGISTRY.values() if not op.namespace),
         *_OPS_LATER,

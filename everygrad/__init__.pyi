@@ -218,7 +218,6 @@ from everygrad.ops.python.creation import (
     empty as empty,
     empty_like as empty_like,
     eye as eye,
-    from_dlpack as from_dlpack,
     full as full,
     full_like as full_like,
     linspace as linspace,
@@ -229,6 +228,7 @@ from everygrad.ops.python.creation import (
     zeros as zeros,
     zeros_like as zeros_like,
 )
+from everygrad.ops.python.dlpack import from_dlpack as from_dlpack
 from everygrad.ops.python.namespace_info import __array_namespace_info__ as __array_namespace_info__
 from everygrad.ops.random.continuous import (
     beta as beta,

@@ -19,6 +19,7 @@ from everygrad.ops.nn import (
 from everygrad.ops.python import (
     conversion as conversion,
     creation as creation,
+    dlpack as dlpack,
     einops as einops,
     getitem as getitem,
     inplace as inplace,

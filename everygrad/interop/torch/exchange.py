@@ -11,7 +11,8 @@ import torch
 from everygrad.core.tensor import Tensor
 from everygrad.errors import DtypeError
 from everygrad.interop.torch.graph import DTYPES
-from everygrad.ops.python.creation import asarray, from_dlpack
+from everygrad.ops.python.creation import asarray
+from everygrad.ops.python.dlpack import from_dlpack
 
 
 def from_tensor(value: torch.Tensor, copy: bool = False) -> Tensor:

@@ -11,7 +11,6 @@ import numpy as np
 from everygrad import dtypes
 from everygrad.autograd.transform_scope import check_in_force
 from everygrad.backends import base
-from everygrad.backends.dlpack_capsule import exported
 from everygrad.core import shapes
 from everygrad.core.context import tracing
 from everygrad.core.tensor import Tensor, Wrapped, shared, wrap
@@ -326,47 +325,6 @@ def tolist(x: Tensor) -> Any:
     return _values(x.detach(), "tolist()").tolist()
 
 
-CPU = (1, 0)  # DLPack's numbers for it
-
-
-def __dlpack__(  # noqa: N807
-    self: Tensor,
-    *,
-    stream: Any = None,
-    max_version: tuple[int, int] | None = None,
-    dl_device: tuple[int, int] | None = None,
-    copy: bool | None = None,
-) -> Any:
-    """Zero-copy export where `copy` is not True; the taker must not write to it.
-
-    Takers older than DLPack 1.0 cannot be told that memory is read-only, and are given a copy of
-    such memory.
-    """
-    if self._node is not None:
-        raise GradientError("__dlpack__: this tensor requires grad; export detach() instead")
-    values = shared(self)
-    if type(values) is np.ndarray and (flags := values.flags).writeable and flags.c_contiguous:
-        return exported(values, stream, max_version, dl_device, copy)
-    backend = base.get(self.device)
-    wanted = backend.dlpack_device if dl_device is None else tuple(dl_device)
-    if wanted == backend.dlpack_device != CPU:
-        return backend.to_dlpack(known_payload(self, "__dlpack__()"), stream, copy)
-    values = backend.to_numpy(known_payload(self, "__dlpack__()"))
-    old = max_version is None or max_version[0] < 1
-    # negative steps: PyTorch aborts the process on these
-    if any(step < 0 for step in values.strides) or (old and not values.flags.writeable):
-        if copy is False:
-            raise BufferError("__dlpack__: copy=False, but this layout cannot be shared as it is")
-        values = values.copy()
-    return exported(values, stream, max_version, dl_device, copy)
-
-
-def __dlpack_device__(self: Tensor) -> tuple[int, int]:  # noqa: N807
-    if type(self._data) is np.ndarray:
-        return CPU
-    return base.get(self.device).dlpack_device
-
-
 def _number(convert: Any, what: str) -> Any:
     def method(self: Tensor) -> Any:
         if self.size != 1:
@@ -417,8 +375,6 @@ for _method in (
     item,
     tolist,
     __array__,
-    __dlpack__,
-    __dlpack_device__,
     __index__,
 ):
     setattr(Tensor, _method.__name__, _method)

@@ -12,7 +12,6 @@ from everygrad import dtypes
 from everygrad.autograd.modes import in_inference_mode
 from everygrad.autograd.saved_tensor_hooks import recorder
 from everygrad.backends import base
-from everygrad.backends.dlpack_capsule import imported, quick_way, shared_otherwise
 from everygrad.core import shapes
 from everygrad.core.tensor import Tensor, Wrapped, shared, wrap
 from everygrad.dispatch import refuse_masked
@@ -21,14 +20,12 @@ from everygrad.errors import (
     ArgumentError,
     DeviceError,
     DtypeError,
-    ExchangeError,
     GradientError,
     ShapeError,
 )
 from everygrad.ops.record.keywords import with_names
 from everygrad.ops.record.spec import REGISTRY
 
-_CUDA = 2  # DLPack's number for NVIDIA GPUs
 _MAX_BYTES = 1 << 46  # what no machine has: a wrong size, better named here than by the allocator
 
 
@@ -198,58 +195,6 @@ def asarray(
     if copy is False:
         raise ArgumentError(f"asarray: copy=False, but {type(obj).__name__} cannot be shared")
     return tensor(obj, dtype=wanted, device=device)
-
-
-def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
-    """A tensor on the memory of another library's array on the CPU or an NVIDIA GPU, copied only
-    where it must be.
-
-    The other library must not write to it afterwards, unless `copy` is True: tensors never change.
-    """
-    way = quick_way(type(x))
-    if way is not None and device is None and copy is None:
-        try:
-            quick = way(x)
-            if quick is not None:
-                t = Tensor()  # `wrap` itself, without a call: each is a tenth of all this
-                t._data = quick
-                t._node = t._source = None
-                return t
-        except (TypeError, RuntimeError):
-            pass  # what follows shares it in another way, or says why not
-    if isinstance(x, Tensor):
-        return asarray(x, device=device, copy=copy)
-    try:
-        found = None if way is None else shared_otherwise(x)
-    except (TypeError, RuntimeError) as error:
-        raise ExchangeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
-    if found is not None and device is None and copy is None and found.dtype in dtypes.FROM_NP:
-        return wrap(found)
-    try:
-        kind, index = getattr(x, "__dlpack_device__", lambda: (1, 0))()
-    except (ValueError, TypeError, RuntimeError) as error:  # a device that DLPack has no number for
-        raise ExchangeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
-    if kind == _CUDA:
-        if copy is False and device not in (None, "cuda", f"cuda:{index}"):
-            raise ArgumentError(f"from_dlpack: copy=False, but moving to {device!r} needs a copy")
-        return asarray(_from_gpu(x, index, bool(copy)), device=device)
-    if copy is False and device not in (None, "cpu"):
-        raise ArgumentError(f"from_dlpack: copy=False, but moving to {device!r} needs a copy")
-    try:
-        array = imported(x) if found is None else found
-    except (BufferError, TypeError, AttributeError, RuntimeError) as error:
-        raise ExchangeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
-    dtypes.as_dtype(array.dtype)
-    array = array.copy() if copy else array
-    return wrap(array if device is None else base.get(device).from_numpy(array))
-
-
-def _from_gpu(x: Any, index: int, copy: bool) -> Tensor:
-    backend = base.get(f"cuda:{index}")
-    try:
-        return wrap(backend.from_dlpack(x, copy))
-    except (BufferError, TypeError) as error:
-        raise ExchangeError(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from None
 
 
 def _checked(shape: Any, op: str, dtype: DType) -> shapes.Shape:
@@ -583,7 +528,6 @@ __all__ = [
     "empty",
     "empty_like",
     "eye",
-    "from_dlpack",
     "full",
     "full_like",
     "linspace",
