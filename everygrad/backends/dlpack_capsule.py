@@ -119,6 +119,6 @@ def _of_torch(x: Any) -> Any:
     if not x.is_cpu:
         return None
     torch: Any = sys.modules["torch"]
-    if x.dtype is torch.bfloat16:
+    if x.dtype is torch.bfloat16 and not x.requires_grad:
         return x.view(torch.int16).numpy().view(dtypes.bfloat16.np)
-    return x.numpy()
+    return x.numpy()  # which says why it cannot, where it cannot

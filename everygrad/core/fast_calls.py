@@ -116,3 +116,25 @@ def backward_rows(
     part = native.Part(needs, (kernel, kernel))
     made: Callable[..., Any] = native.backward(_objects(native), [part], slow, params)
     return made
+
+
+def export(slow: Callable[..., Any], slow_device: Callable[..., Any]) -> tuple[Any, Any] | None:
+    """`Tensor.__dlpack__` and `Tensor.__dlpack_device__` as native code, which call these where it
+    does not serve. None where there is no such code."""
+    native = lazy_native.dlpack_calls()
+    if native is None:
+        return None
+    made: tuple[Any, Any] = native.exported(_objects(lazy_native.fast_calls()), slow, slow_device)
+    return made
+
+
+def take(torch: Any) -> Callable[[Any], Tensor | None] | None:
+    """A function that gives a tensor on the memory of one of PyTorch's, or None where it does not
+    serve. None where there is no such code."""
+    native = lazy_native.dlpack_calls()
+    if native is None:
+        return None
+    made: Callable[[Any], Tensor | None] = native.imported(
+        _objects(lazy_native.fast_calls()), torch
+    )
+    return made

@@ -56,6 +56,14 @@ def fast_calls() -> Any:
     return import_module("everygrad.backends.cpu.runtime.fast_calls")
 
 
+@cache
+def dlpack_calls() -> Any:
+    """The module for DLPack as native code; None where there is none."""
+    if not import_module("everygrad.backends.cpu.llvm.cpython").is_available():
+        return None
+    return import_module("everygrad.backends.cpu.runtime.dlpack_calls")
+
+
 def small_rows(name: str, eps: float | None = None) -> Any:
     """The kernel of an op on the rows of small arrays, which gives None where it does not serve."""
     return import_module("everygrad.backends.cpu.fused.row_kernels").small_rows(name, eps)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import numpy as np
 from everygrad import dtypes
 from everygrad.backends import base
 from everygrad.backends.dlpack_capsule import exported, imported, quick_way, shared_otherwise
+from everygrad.core import fast_calls
 from everygrad.core.tensor import Tensor, shared, wrap
 from everygrad.errors import ArgumentError, ExchangeError, GradientError
 from everygrad.ops.python.conversion import known_payload
@@ -24,8 +27,13 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
 
     The other library must not write to it afterwards, unless `copy` is True: tensors never change.
     """
+    plain = device is None and copy is None
+    if plain and _native_take is not None and (taken := _native_take(x)) is not None:
+        return taken
     way = quick_way(type(x))
-    if way is not None and device is None and copy is None:
+    if plain and way is not None:
+        if _takes.is_hot():
+            _take_natively(x)
         try:
             quick = way(x)
             if quick is not None:
@@ -62,6 +70,19 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     return wrap(array if device is None else base.get(device).from_numpy(array))
 
 
+_native_take: Callable[[Any], Tensor | None] | None = None
+_takes, _exports = fast_calls.Heat(), fast_calls.Heat()
+
+
+def _take_natively(x: Any) -> None:
+    """From now on. NumPy's arrays have no native way: theirs are counted with PyTorch's."""
+    global _native_take
+    if type(x) is np.ndarray:
+        _takes.calls = 0
+    else:
+        _native_take = fast_calls.take(sys.modules["torch"])
+
+
 def _from_gpu(x: Any, index: int, copy: bool) -> Tensor:
     backend = base.get(f"cuda:{index}")
     try:
@@ -83,6 +104,8 @@ def __dlpack__(  # noqa: N807
     Takers older than DLPack 1.0 cannot be told that memory is read-only, and are given a copy of
     such memory.
     """
+    if _exports.is_hot():
+        _export_natively()
     if self._node is not None:
         raise GradientError("__dlpack__: this tensor requires grad; export detach() instead")
     values = shared(self)
@@ -108,7 +131,17 @@ def __dlpack_device__(self: Tensor) -> tuple[int, int]:  # noqa: N807
     return base.get(self.device).dlpack_device
 
 
-for _method in (__dlpack__, __dlpack_device__):
+_METHODS = (__dlpack__, __dlpack_device__)
+
+
+def _export_natively() -> None:
+    """From now on."""
+    made = fast_calls.export(*_METHODS)
+    for method, native in zip(_METHODS, made or (), strict=False):
+        setattr(Tensor, method.__name__, native)
+
+
+for _method in _METHODS:
     setattr(Tensor, _method.__name__, _method)
 
 __all__ = ["from_dlpack"]

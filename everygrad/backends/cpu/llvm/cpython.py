@@ -22,8 +22,8 @@ from everygrad.core.ownership import RELIABLE
 
 HEAD = object.__basicsize__  # of every object; the last word of it is the type
 # an array after its head: data, number of axes, sizes, strides, base, dtype, flags
-DATA, NDIM, SIZES, DTYPE, FLAGS = (HEAD + i for i in (0, 8, 16, 40, 48))
-CONTIGUOUS = 1  # of the flags
+DATA, NDIM, SIZES, STRIDES, DTYPE, FLAGS = (HEAD + i for i in (0, 8, 16, 24, 40, 48))
+CONTIGUOUS, WRITEABLE = 0x1, 0x400  # of the flags
 
 API = {
     "PyType_GenericAlloc": "ptr (ptr, i64)", "PyType_IsSubtype": "i32 (ptr, ptr)",
@@ -34,6 +34,7 @@ API = {
     "PyObject_GetAttr": "ptr (ptr, ptr)", "PyErr_ExceptionMatches": "i32 (ptr)",
     "PyDict_GetItem": "ptr (ptr, ptr)", "PyObject_VectorcallDict": "ptr (ptr, ptr, i64, ptr)",
     "PyObject_VectorcallMethod": "ptr (ptr, ptr, i64, ptr)", "PyErr_Clear": "void ()",
+    "PyCapsule_IsValid": "i32 (ptr, ptr)", "PyCapsule_GetPointer": "ptr (ptr, ptr)",
     "Py_IncRef": "void (ptr)", "Py_DecRef": "void (ptr)",
 }  # fmt: skip
 
@@ -69,16 +70,20 @@ def is_available() -> bool:
         return False
     array = np.zeros((3, 5), np.float32)[1:]
     words = _words(array, HEAD // 8 + 7)
-    at = {offset: words[offset // 8] for offset in (DATA, NDIM, SIZES, DTYPE, FLAGS)}
+    at = {offset: words[offset // 8] for offset in (DATA, NDIM, SIZES, STRIDES, DTYPE, FLAGS)}
     return (
         words[HEAD // 8 - 1] == id(np.ndarray)
         and at[DATA] == array.ctypes.data
         and at[NDIM] & 0xFFFFFFFF == 2
         and list((ctypes.c_int64 * 2).from_address(at[SIZES])) == [2, 5]
+        and list((ctypes.c_int64 * 2).from_address(at[STRIDES])) == [20, 4]
         and at[DTYPE] == id(array.dtype)
-        and bool(at[FLAGS] & CONTIGUOUS)
+        and at[FLAGS] & (CONTIGUOUS | WRITEABLE) == CONTIGUOUS | WRITEABLE
         and not _words(array.T, HEAD // 8 + 7)[FLAGS // 8] & CONTIGUOUS
     )
+
+
+_FASTCALL, _KEYWORDS = 0x80, 0x02
 
 
 class Method(ctypes.Structure):
@@ -92,8 +97,19 @@ class Method(ctypes.Structure):
 
 def method(name: str, address: int) -> Method:
     """Of a function (self, array of positional arguments, their number)."""
-    fastcall = 0x0080
-    return Method(name.encode(), address, fastcall, None)
+    return Method(name.encode(), address, _FASTCALL, None)
+
+
+def keyword_method(name: str, address: int, doc: str) -> Method:
+    """Of a function (self, array of arguments, number of positional ones, names of the others or
+    null). `doc`: begins with the signature, as builtins' do."""
+    return Method(name.encode(), address, _FASTCALL | _KEYWORDS, doc.encode())
+
+
+def as_method(builtin: Callable[..., Any]) -> Any:
+    """A builtin as an attribute of a class, which is given the object before all else."""
+    kind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
+    return kind(("PyInstanceMethod_New", ctypes.pythonapi))(builtin)
 
 
 def new_builtin(definition: Method, state: Any) -> Callable[..., Any]:

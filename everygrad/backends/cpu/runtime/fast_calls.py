@@ -94,28 +94,39 @@ def _code(objects: Objects | None) -> _Code:
         names, text = NAMES, source(tensor, slots_of(objects.node(), NODE_SLOTS))
     addresses = engine().functions(text, names)
     methods = {n: cpython.method(n, addresses[n]) for n in names}
-    kind = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-    table = kind(("PyCapsule_GetPointer", ctypes.pythonapi))(_numpy_table(), None)
-    new_array = ctypes.c_int64.from_address(table + 8 * _NEW_FROM_DESCR).value
+    return _Code(methods, *common_words(objects))
+
+
+def common_words(objects: Objects | None) -> tuple[list[int], Any]:
+    """The words that `COMMON` names, and what they stand for."""
     float32, float64 = np.dtype(np.float32), np.dtype(np.float64)
     known: dict[str, Any] = {
         "ndarray": np.ndarray, "tuple": tuple, "float32": float32, "float64": float64,
         "none": None, "false": False, "warning": RuntimeWarning, "asarray": np.asarray,
         "shape": "shape", **(objects._asdict() if objects else {}),
     }  # fmt: skip
-    words = {name: id(held) for name, held in known.items()} | {"new_array": new_array}
-    return _Code(methods, [words.get(name, 0) for name in COMMON], known)
+    words = {name: id(held) for name, held in known.items()}
+    words["new_array"] = numpy_function(_NEW_FROM_DESCR)
+    return [words.get(name, 0) for name in COMMON], known
 
 
-def _numpy_table() -> Any:
-    """The capsule that holds the table of NumPy's C API."""
-    return import_module("numpy._core._multiarray_umath")._ARRAY_API
+def numpy_function(place: int) -> int:
+    """The address of a function, by its place in the table of NumPy's C API."""
+    capsule = import_module("numpy._core._multiarray_umath")._ARRAY_API
+    kind = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    table = kind(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, None)
+    return int(ctypes.c_int64.from_address(table + 8 * place).value)
+
+
+def builtin(method: cpython.Method, words: list[int], held: Any) -> Callable[..., Any]:
+    """A builtin that works with these words, and what they stand for."""
+    state = np.array(words, np.int64).view(_State)
+    state.held = (method, held)
+    return cpython.new_builtin(method, state)
 
 
 def _builtin(code: _Code, name: str, words: list[int], held: Any) -> Callable[..., Any]:
-    state = np.array([*code.common, *words], np.int64).view(_State)
-    state.held = (code, held)
-    return cpython.new_builtin(code.methods[name], state)
+    return builtin(code.methods[name], [*code.common, *words], (code, held))
 
 
 def _kernels(programs: tuple[Program, Program] | None) -> list[Address | None]:
