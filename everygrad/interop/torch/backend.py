@@ -19,7 +19,6 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
-from torch.utils import _pytree as pytree
 
 from everygrad.errors import ArgumentError, MissingOpsError
 from everygrad.interop.torch.aten.registry import Result
@@ -28,6 +27,7 @@ from everygrad.interop.torch.compiled import CompiledGraph
 from everygrad.interop.torch.effects import settle_checks
 from everygrad.interop.torch.graph import _PLAIN, DTYPES, overload
 from everygrad.interop.torch.recurrent import keep_whole
+from everygrad.interop.torch.repeated import without_repeated
 from everygrad.interop.torch.sizes import (
     decided_by_values,
     has_symbols,
@@ -37,9 +37,13 @@ from everygrad.interop.torch.sizes import (
 )
 from everygrad.interop.torch.versions import torch_name
 
+pytree: Any = torch_name("torch.utils._pytree")
 _aot_autograd = torch_name("torch._dynamo.backends.common.aot_autograd")
 _core_decompositions = torch_name("torch._decomp.core_aten_decompositions")
-_partition = torch_name("torch._functorch.partitioners.min_cut_rematerialization_partition")
+_partition = torch_name("functorch.compile.min_cut_rematerialization_partition")
+_partition_config = torch_name("functorch.compile.config")
+_onednn_enabled = torch_name("torch._C._get_mkldnn_enabled")
+_enable_onednn = torch_name("torch._C._set_mkldnn_enabled")
 
 log = logging.getLogger("everygrad.torch")
 MOST_SIZES = 64  # sets of sizes that one graph is kept compiled for
@@ -79,12 +83,12 @@ def everygrad(
 def without_onednn() -> Iterator[None]:
     """A block in which PyTorch makes no ops of oneDNN: with them an LSTM is one node, whose weights
     are in a layout that nobody else reads."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
+    before = _onednn_enabled()
+    _enable_onednn(False)
     try:
         yield
     finally:
-        torch._C._set_mkldnn_enabled(before)
+        _enable_onednn(before)
 
 
 def _checked(options: Mapping[str, Any] | None, mode: str | None) -> dict[str, Any]:
@@ -158,8 +162,13 @@ def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
             if callable(unread):
                 unread = unread([as_result(a) for a in node.args], device)
             leave_unread(node, unread)
+    if is_symbolic(joint):  # PyTorch's pass knows what symbols are equal
+        joint.recompile()
+        return _partition(joint, inputs, **options)
+    without_repeated(joint)
     joint.recompile()
-    return _partition(joint, inputs, **options)
+    with _partition_config.patch(cse=False):
+        return _partition(joint, inputs, **options)
 
 
 def as_result(argument: Any) -> Any:

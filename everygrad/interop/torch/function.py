@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from everygrad.autograd.api import grad
 from everygrad.autograd.modes import enable_grad, no_grad
@@ -19,7 +18,10 @@ from everygrad.core.ownership import calibrated, refcount
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError
 from everygrad.interop.torch.exchange import from_tensor
+from everygrad.interop.torch.versions import torch_name
 from everygrad.ops.record.spec import REGISTRY
+
+pytree: Any = torch_name("torch.utils._pytree")
 
 _from_dlpack: Any = torch.utils.dlpack.from_dlpack
 Flat = Callable[..., Sequence[Tensor]]  # takes tensors and gives tensors

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
-from torch.utils import _pytree as pytree
 
 from everygrad.interop.torch.graph import overload
 from everygrad.interop.torch.versions import torch_name
 
+pytree: Any = torch_name("torch.utils._pytree")
+_FakeTensorMode: Any = torch_name("torch._subclasses.FakeTensorMode")
 _free_unbacked_symbols = torch_name("torch.fx.experimental.symbolic_shapes.free_unbacked_symbols")
 _NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -68,7 +68,7 @@ def with_sizes(module: GraphModule, args: Sequence[Any]) -> GraphModule:
     def known(value: Any) -> Any:
         return values[value] if isinstance(value, Node) else value
 
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with _FakeTensorMode(allow_non_fake_inputs=True) as mode:
         for node in module.graph.nodes:
             if node.op == "output":
                 made.output(pytree.tree_map(new, node.args[0]))
