@@ -52,6 +52,9 @@ FUNCTIONS = frozenset((
 ))  # fmt: skip
 
 
+MOST_SHORT = 4  # intrinsics of an expression that is computed as fast as its result is read
+
+
 class Expr:
     """One scalar value: an input, a constant, a cast, or an intrinsic of other expressions."""
 
@@ -177,6 +180,24 @@ def call(fn: str, *args: Any) -> Expr:
     if len(args) != arity:
         raise ArgumentError(f"{fn} takes {arity} arguments, got {len(args)}")
     return Expr(fn, tuple(map(as_expr, args)))
+
+
+def is_short(root: Any) -> bool:
+    """Whether an expression is computed about as fast as its result is read from memory: a few
+    intrinsics, none of which is a function.
+
+    >>> x, y = Expr.inputs(2)
+    >>> is_short(x * y + 1), is_short(call("exp", x))
+    (True, False)
+    """
+    seen: set[int] = set()
+    todo = [root] if isinstance(root, Expr) else []
+    for e in todo:
+        if id(e) not in seen and e.fn not in ("input", "const"):
+            seen.add(id(e))
+            todo += e.args
+    found = {e.fn for e in todo if id(e) in seen}
+    return len(seen) <= MOST_SHORT and not found & FUNCTIONS
 
 
 class Inst(NamedTuple):

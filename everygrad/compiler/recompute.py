@@ -43,6 +43,7 @@ class Recompute:
         self.grouping = grouping
         self.stored = stored
         self.remats: dict[int, dict[Value, Value]] = {}  # by the number of a group
+        self.originals: dict[Value, Value] = {}  # by copy: what it was copied from
         self.readers: dict[Value, list[Group]] = {}
         self.kernels: dict[Value, list[Value]] = {}  # that read a value whole
         for group in grouping.groups:
@@ -92,7 +93,8 @@ class Recompute:
         members: dict[Value, Member] = {}
         bases: list[Value] = []
         for w in chain:
-            if w in remats:
+            original = self.originals.get(w, w)  # which other values name as their argument
+            if original in remats:
                 continue
             refs: list[Ref] = []
             for a in w.args:
@@ -104,7 +106,7 @@ class Recompute:
             if any(r is None for r in refs) or w.size != group.size:
                 return None
             remat = w.copy_of(*w.args)
-            remats[w] = remat
+            remats[original] = remat
             members[remat] = Member(remat, "full", w.shape, tuple(refs))
         fits = self.grouping.fits(members.values(), group) and self.grouping.clear(group, bases)
         return RematPlan(group, remats, members, bases) if fits else None
@@ -118,6 +120,7 @@ class Recompute:
         """Make the copies members, before all others."""
         group = plan.group
         self.remats[group.number] = plan.remats
+        self.originals |= {copy: original for original, copy in plan.remats.items()}
         old = [v for v in group.members if v not in plan.remats.values()]
         remats = {t: group.members[t] for t in plan.remats.values() if t in group.members}
         others = {v: group.members[v] for v in old}
@@ -145,7 +148,7 @@ class Recompute:
             plans.append(plan)
         for plan in plans:
             self.enter(plan)
-            remat = plan.remats[v]
+            remat = plan.remats[self.originals.get(v, v)]
             for w, m in plan.group.members.items():
                 refs = tuple(remat if self.is_load_of(r, v) else r for r in m.refs)
                 plan.group.members[w] = m._replace(refs=refs)
@@ -191,7 +194,7 @@ class Recompute:
             if any(self.grouping.waits(reader, g) or g is reader for g in behind):
                 continue
             self.enter(plan)
-            remat = plan.remats[v]
+            remat = plan.remats[self.originals.get(v, v)]
             self.stored.add(remat)
             for u in far:
                 u.args = tuple(_moved(a, v, remat) for a in u.args)

@@ -62,13 +62,18 @@ class Partial:
         """The op; None where the derivative is g unchanged."""
         if self.fused is None and not self.same:
             g, *kept = Expr.inputs(1 + len(self.needs))
-            if self.body(g, *kept) is g:
+            root = self.body(g, *kept)
+            if root is g:
                 self.same = True
                 return None
             names = ("g", *(f"v{i}" for i in self.needs))
-            coarse = self.op.coarse_halves
             self.fused = self.make(
-                self.name, self.body, names=names, derivative_of=self.op, coarse_halves=coarse
+                self.name,
+                self.body,
+                names=names,
+                derivative_of=self.op,
+                coarse_halves=self.op.coarse_halves,
+                recompute="cheap" if expr.is_short(root) else "",
             )
             for dtype in (F32, F64):
                 self.fast[dtype] = self.on_saved(dtype)

@@ -17,7 +17,9 @@ from everygrad.backends.cuda.driver.cudnn import ConvProblem
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.backends.cuda.graph import layouts
 from everygrad.backends.cuda.graph.layouts import ChannelsLastRewriter, in_channels_last
+from everygrad.backends.cuda.graph.recording import ALIGN
 from everygrad.backends.cuda.graph.replay import Replay
+from everygrad.compiler import recompute
 from everygrad.compiler.ir import Graph, reachable
 from everygrad.nn import functional as F
 from tests.support.cuda_graphs import agree, outputs, rand
@@ -157,6 +159,21 @@ def test_nothing_is_rearranged_between_convolutions(dry: Cuda) -> None:
     library = [s for s in steps if s.startswith("convolution")]
     assert len(library) == 5
     assert all("channels last" in s for s in library)
+
+
+def test_images_are_kept_in_16_bits(dry: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever batch norm and its backward need in float32 is made again from what convolutions
+    read and wrote."""
+    monkeypatch.setattr(recompute, "LARGE", 64)
+    shapes = ((2, 8, 9, 7), (24, 8, 3, 3), (40, 24, 3, 3), (8, 40, 3, 3))
+    gradients = eg.grad(lambda *given: convolved(*given).astype("float32").sum(), (1, 2, 3))
+    made = compiled(dry, gradients, *shapes)
+    lives = [life for _, life in made.memory().placed]
+    halves = {-(-2 * 9 * 7 * channels * 2 // ALIGN) * ALIGN for channels in (8, 24, 40)}
+    wide = {-(-2 * 9 * 7 * channels * 4 // ALIGN) * ALIGN for channels in (24, 40)}
+    assert not halves & wide
+    assert sum(life.nbytes in halves for life in lives) >= 6  # of results and of what is read
+    assert not [life for life in lives if life.nbytes in wide]
 
 
 def test_results_lie_in_the_order_of_their_axes(dry: Cuda) -> None:
