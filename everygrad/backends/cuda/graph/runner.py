@@ -127,9 +127,12 @@ class Runner:
                 self.put_input(i, arrays[i])
         # an input that is updated in place makes its copy stale
         self.changed = {i for i in self.static if i in self.plan.donations}
-        outputs = self.put_outputs(given)
+        copies = self.take_copies(given)
+        outputs = copies | self.put_outputs(given.keys() | copies.keys())
+        for slot, held in {**given, **outputs}.items():
+            self.addresses[slot] = held.ptr
         if not self.tuned:
-            self.tune(outputs.keys())
+            self.tune(outputs.keys() - copies.keys())
         small = None
         if not self.tiny.keys() <= given.keys() | outputs.keys():
             small = self.gpu.memory.take(self.tiny_bytes)
@@ -229,27 +232,36 @@ class Runner:
 
     # --- outputs ---------------------------------------------------------------------------------
 
-    def put_outputs(self, given: dict[int, Any]) -> dict[int, Storage]:
-        """The memory of each large result of this call."""
+    def take_copies(self, given: dict[int, Any]) -> dict[int, Storage]:
+        """Memory of inputs that had to be made contiguous, such as zeros that are one element: for
+        the large outputs that may take it. Nobody else sees it, and the next call copies again."""
+        found: dict[int, Storage] = {}
+        for i, slot in self.plan.donations.items():
+            copy = self.converted.get(i)
+            if copy is None or copy.storage is None or slot not in self.large or slot in given:
+                continue
+            if self.addresses[self.plan.inputs[i]] == copy.storage.ptr:  # it is what is read
+                found[slot] = copy.storage
+                self.changed.add(i)
+                del self.converted[i]
+        return found
+
+    def put_outputs(self, given: Set[int]) -> dict[int, Storage]:
+        """The memory of each large result of this call that is not given."""
         made: dict[int, Storage] = {}
-        addresses = self.addresses
-        for slot, array in given.items():
-            addresses[slot] = array.ptr
-        for slot in self.tiny_donations.keys() - given.keys():
+        for slot in self.tiny_donations.keys() - given:
             if self.tiny_donations[slot] in self.static:
                 # its address changes: copied in, and out with the others
-                addresses[slot] = self.memory[1].ptr + self.tiny_at[slot]
+                self.addresses[slot] = self.memory[1].ptr + self.tiny_at[slot]
             else:
                 made[slot] = self.gpu.memory.take(self.tiny[slot])
-                addresses[slot] = made[slot].ptr
-        for slot in self.large.keys() - given.keys():
+        for slot in self.large.keys() - given:
             size = self.large[slot]
             made[slot] = (
                 self.free_buffer(slot, size)
                 if slot in self.double_buffered
                 else self.gpu.memory.take(size)
             )
-            addresses[slot] = made[slot].ptr
         return made
 
     def free_buffer(self, slot: int, size: int) -> Storage:
