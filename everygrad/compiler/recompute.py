@@ -22,7 +22,7 @@ LARGE_LATE = edge(__name__, "LARGE_LATE", 1 << 22, "bytes")  # the same of one t
 FAR = 16  # groups between two readers that are far apart
 # elements that stand behind one of a small value, at least
 _MIN_BROADCAST_RATIO = edge(__name__, "_MIN_BROADCAST_RATIO", 16, "size")
-_LONGEST = 6  # values that are computed again for one
+_LONGEST = 8  # values that are computed again for one
 _CHEAP = ("cheap",)  # what records must say of the ops on the way
 _LATE = ("cheap", "late")
 
@@ -143,9 +143,13 @@ class Recompute:
         plans = []
         for reader in self.readers.get(v, []):
             plan = self.planned(chain, reader) if self.is_read_in_step(v, reader) else None
-            if plan is None or not self.is_no_more(v, plan):
+            if plan is None:
                 return
             plans.append(plan)
+        more = max((self.more(v, plan) for plan in plans), default=0)
+        # v is written once and mostly read twice: half as much again at each place is not more
+        if more > v.nbytes and (more > v.nbytes * 3 // 2 or not self.is_smaller(v, plans)):
+            return
         for plan in plans:
             self.enter(plan)
             remat = plan.remats[self.originals.get(v, v)]
@@ -171,11 +175,25 @@ class Recompute:
             for m, r in members
         )
 
-    def is_no_more(self, v: Value, plan: RematPlan) -> bool:
-        """Whether the group reads no more bytes than it did."""
+    def more(self, v: Value, plan: RematPlan) -> int:
+        """Bytes that the group reads for a copy of v, of what it did not read before."""
         before = self.read_whole(plan.group)
-        more = {b for b in plan.bases if b.size * _MIN_BROADCAST_RATIO > v.size} - before
-        return sum(b.nbytes for b in more) <= v.nbytes
+        found = {b for b in self.large_bases(v, plan) if b not in before}
+        return sum(b.nbytes for b in found)
+
+    def large_bases(self, v: Value, plan: RematPlan) -> set[Value]:
+        return {b for b in plan.bases if b.size * _MIN_BROADCAST_RATIO > v.size}
+
+    def is_smaller(self, v: Value, plans: Sequence[RematPlan]) -> bool:
+        """Whether what has to be kept for longer, to make copies of v, is smaller than v."""
+        last = max(plan.group.number for plan in plans)
+        bases = {b for plan in plans for b in self.large_bases(v, plan)}
+        return sum(b.nbytes for b in bases if self.last_reader(b) < last) < v.nbytes
+
+    def last_reader(self, v: Value) -> int:
+        """The number of the last group that reads a value."""
+        places = [self.place(user) for user in self.kernels.get(v, [])]
+        return max([*places, *(g.number for g in self.readers.get(v, []))], default=-1)
 
     # --- a copy for later ------------------------------------------------------------------------
 
