@@ -97,6 +97,8 @@ def test_a_table_has_the_arguments_of_every_entry(
         blocks = [size_of(given[n].written.grid) for n in order]
         assert [*firsts, written.grid[0]] == [sum(blocks[:k]) for k in range(len(order) + 1)]
         assert 8 * written.pointers + 4 * len(written.numbers) <= 4096
+        narrow = [given[n].threads < written.block for n in order]
+        assert sum(n for n, is_narrow in zip(blocks, narrow, strict=True) if is_narrow) <= 128
         for k, n in enumerate(order):
             entry = given[n]
             call = next(text for end, text in branches if k < int(end))

@@ -31,6 +31,9 @@ _MOST_LINES = 3000  # of one kernel: what the compiler does quickly
 _ARGUMENT_BYTES = 4096 - 16  # of a launch, on every GPU, with a gap
 _LOOKED_AT = 1024  # kernels that might be merged with one, at most
 _BLOCKS = (256, 512, 1024)  # threads of a merged block: more leave each thread fewer registers
+# blocks of a launch that may have fewer threads than its others: about as many as a GPU runs at a
+# time, so that their idle warps keep nobody waiting
+_FEW_BLOCKS = 128
 _MOST_BLOCKS = 1 << 20  # of an entry
 _SHARED = re.compile(r"__shared__ alignas\(16\) (\w+) (\w+)\[(\d+)\];")
 _SHARED_BYTES = 48 << 10
@@ -63,6 +66,10 @@ class Entry(NamedTuple):
     @property
     def threads(self) -> int:
         return min(n for n in _BLOCKS if n >= self.written.block)
+
+    @property
+    def blocks(self) -> int:
+        return size_of(self.written.grid)
 
 
 class Launch(NamedTuple):
@@ -214,6 +221,7 @@ def _chosen(
     rewritten: set[int] = set()
     texts: set[tuple[int, KernelParts]] = set()
     nbytes = lines = cost = 0
+    blocks = dict.fromkeys(_BLOCKS, 0)
     for k in (first, *(n for n in ready if n > first)):
         entry = entries[k]
         mine, own = accesses[k].reads | accesses[k].writes, over.get(k, set())
@@ -221,7 +229,7 @@ def _chosen(
         size = _entry_bytes(entry)
         more = len(entry.parts.lines) if new else 0
         if some and (
-            entry.threads != entries[first].threads
+            _idle_blocks(blocks, entry) > _FEW_BLOCKS
             or mine & rewritten
             or own & touched
             or nbytes + size > _ARGUMENT_BYTES
@@ -235,7 +243,15 @@ def _chosen(
         touched |= mine
         rewritten |= own
         nbytes, lines, cost = nbytes + size, lines + more, cost + costs[k]
+        blocks[entry.threads] += entry.blocks
     return some
+
+
+def _idle_blocks(blocks: Mapping[int, int], entry: Entry) -> int:
+    """The blocks of a launch, by their threads, that would have idle warps with one entry more."""
+    more = {**blocks, entry.threads: blocks[entry.threads] + entry.blocks}
+    most = max(threads for threads, count in more.items() if count)
+    return sum(count for threads, count in more.items() if threads < most)
 
 
 def in_place_pairs(
@@ -296,17 +312,17 @@ def merge(gpu: Recorder, given: Mapping[int, Entry]) -> tuple[list[int], Step]:
     for n, entry in given.items():
         texts.setdefault(entry.text, []).append(n)
     order = [n for numbers in texts.values() for n in numbers]
-    blocks = [size_of(given[n].written.grid) for n in order]
+    blocks = [given[n].blocks for n in order]
     table = _Table([sum(blocks[:i]) for i in range(len(order))])
     functions, branches, first = [], [], 0
     shared = max(_shared_bytes(given[n].parts) for n in order)
+    threads = max(entry.threads for entry in given.values())
     for i, numbers in enumerate(texts.values()):
         some = [given[n] for n in numbers]
-        functions.append(_function(some[0], i, shared))
+        functions.append(_function(some[0], i, threads))
         call = table.add(some, first)
         first += len(some)
         branches.append(f"if (k < {first}) part{i}_@({call});")
-    threads = given[order[0]].threads
     step = 1 << len(order).bit_length() - 1
     lines = [
         "int k = 0;  // whose block this is",
@@ -379,8 +395,8 @@ def _pointers(step: Step) -> list[tuple[int, Relocation | None]]:
     return [(address, found.get(i)) for i, address in enumerate(step.arguments)]
 
 
-def _function(entry: Entry, number: int, shared: int) -> str:
-    """A body as a function of its arguments and its block."""
+def _function(entry: Entry, number: int, threads: int) -> str:
+    """A body as a function of its arguments and its block, in a kernel of so many threads."""
     parts, written = entry.parts, entry.written
     places = _places(parts)
     lines = ["const u32 at_x = block;"]
@@ -390,7 +406,7 @@ def _function(entry: Entry, number: int, shared: int) -> str:
             at[1] = "const u32 at_y = block / all_x % all_y;"
             at.append("const u32 at_z = block / all_x / all_y;")
         lines = at
-    if written.block < entry.threads:  # whole warps, which no barrier waits for
+    if written.block < threads:  # whole warps, which no barrier waits for
         lines.insert(0, f"if (threadIdx.x >= {written.block}) return;")
     for line in _in_shared(parts.lines):
         for name, other in _INDICES.items():
