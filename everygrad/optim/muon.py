@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, Unpack
 
 from everygrad import dtypes
+from everygrad.core.shapes import Shape, size_of
 from everygrad.core.tensor import Tensor
 from everygrad.errors import ArgumentError, ShapeError
 from everygrad.ops.elementwise.basic import clamp, sqrt
 from everygrad.ops.python.creation import zeros_like
-from everygrad.ops.shape.joining import stack
+from everygrad.ops.shape.joining import concat, pad, stack
 from everygrad.optim.group import Group, State, precise
 from everygrad.optim.optimizer import Optimizer, Switches
 from everygrad.optim.rule import Change, Rule, Shared, Update
@@ -24,6 +26,9 @@ MOVE = Update(
     lambda p, step, lr, *, ratio, decay: (p - p * (lr * decay) if decay else p) - step * lr * ratio,
 )
 _BATCH = 1 << 22  # elements of matrices that are made orthogonal at a time: copies of them
+# multiplications with zeros, for each Newton-Schulz step, that a GPU does sooner than it takes
+# to start the kernels of another batch
+_SPARE = 1 << 25
 _RATIOS = (None, "original", "match_rms_adamw")
 
 
@@ -127,19 +132,49 @@ def _move_all(waiting: list[tuple[Tensor, Tensor]], group: Group, shared: Shared
     """Move parameters by their momenta, which are made orthogonal many at a time."""
     kinds: dict[Any, list[tuple[Tensor, Tensor]]] = {}
     for p, x in waiting:
-        kinds.setdefault((min(p.shape), max(p.shape), x.dtype, p.device), []).append((p, x))
+        kinds.setdefault((x.dtype, p.device), []).append((p, x))
     waiting.clear()
-    for pairs in kinds.values():
-        most = max(1, _BATCH // pairs[0][1].size)
-        for start in range(0, len(pairs), most):
-            some = pairs[start : start + most]
-            steps = orthogonal([x for _, x in some], group)
+    waiting.clear()
+    for (_, device), pairs in kinds.items():
+        spare = 0 if device == "cpu" else _SPARE
+        for shape, those in stacks([x.shape for _, x in pairs], spare):
+            some = [pairs[k] for k in those]
+            steps = orthogonal([x for _, x in some], group, shape)
             for (p, _), step in zip(some, steps, strict=True):
                 settings = {
                     "ratio": _ratio(group["adjust_lr_fn"], p),
                     "decay": group["weight_decay"],
                 }
                 shared.change(Rule(Change(MOVE, (0, 1, 2), settings)), p, step, shared.lr(p))
+
+
+def stacks(shapes: Sequence[Shape], spare: int) -> Iterator[tuple[Shape, list[int]]]:
+    """Which matrices are made orthogonal as one batch, by their places, and the shape that all of
+    them are padded to, with no more rows than columns. Those of other shapes join where products
+    with zeros cost less than `spare` multiplications a step."""
+    kinds: dict[Shape, list[int]] = {}
+    for k, shape in enumerate(shapes):
+        kinds.setdefault((min(shape), max(shape)), []).append(k)
+    joined: list[tuple[Shape, list[int]]] = []
+    for (rows, columns), those in sorted(kinds.items(), reverse=True):
+        for i, (shape, others) in enumerate(joined):
+            most = (max(rows, shape[0]), max(columns, shape[1]))
+            padded = _work(most) * (len(those) + len(others))
+            if padded - sum(_work(shapes[k]) for k in (*those, *others)) <= spare:
+                joined[i] = most, [*others, *those]
+                break
+        else:
+            joined.append(((rows, columns), those))
+    for shape, those in joined:
+        count = max(1, _BATCH // max(1, size_of(shape)))
+        for start in range(0, len(those), count):
+            yield shape, those[start : start + count]
+
+
+def _work(shape: Shape) -> int:
+    """Multiplications of one Newton-Schulz step."""
+    rows, columns = min(shape), max(shape)
+    return rows * rows * (2 * columns + rows)
 
 
 def _averaged(nesterov: bool) -> Rule:
@@ -155,19 +190,32 @@ def _ratio(kind: str | None, p: Tensor) -> float:
     return math.sqrt(max(1.0, rows / columns))
 
 
-def orthogonal(xs: Sequence[Tensor], group: Group) -> list[Tensor]:
-    """About the orthogonal matrices nearest to some, which are of one shape but for a transpose:
-    Newton-Schulz steps, which bring all singular values near 1. Products are in `ns_dtype`; what is
-    added up is rounded to it once."""
+def orthogonal(xs: Sequence[Tensor], group: Group, shape: Shape) -> list[Tensor]:
+    """About the orthogonal matrices nearest to some: Newton-Schulz steps, which bring all singular
+    values near 1. All are padded to one shape by zeros, which stay zeros. Products are in
+    `ns_dtype`; what is added up is rounded to it once."""
     a, b, c = group["ns_coefficients"]
     dtype, wide = dtypes.as_dtype(group["ns_dtype"]), precise(xs[0])
     tall = [x.shape[0] > x.shape[1] for x in xs]
     flat = [x.mT if t else x for x, t in zip(xs, tall, strict=True)]
-    y = (stack(flat) if len(flat) > 1 else flat[0].expand_dims(0)).astype(dtype)
+    y = _batch(flat, shape).astype(dtype)
     size = sqrt((y.astype(wide) * y.astype(wide)).sum(axis=(1, 2), keepdims=True))
     y = (y.astype(wide) / clamp(size, min=group["eps"])).astype(dtype)
     for _ in range(group["ns_steps"]):
         gram = y @ y.mT
         slope = (gram.astype(wide) * b + (gram @ gram).astype(wide) * c).astype(dtype)
         y = (y.astype(wide) * a + (slope @ y).astype(wide)).astype(dtype)
-    return [y[k].mT if t else y[k] for k, t in enumerate(tall)]
+    made = [y[k, :m, :n] for k, (m, n) in enumerate(x.shape for x in flat)]
+    return [x.mT if t else x for x, t in zip(made, tall, strict=True)]
+
+
+def _batch(xs: Sequence[Tensor], shape: Shape) -> Tensor:
+    """Matrices as one batch, in their order, those of other shapes with zeros behind them."""
+    parts = []
+    for (m, n), some in groupby(xs, key=lambda x: x.shape):
+        those = [*some]
+        y = stack(those) if len(those) > 1 else those[0].expand_dims(0)
+        if (m, n) != shape:
+            y = pad(y, ((0, 0), (0, shape[0] - m), (0, shape[1] - n)))
+        parts.append(y)
+    return concat(parts) if len(parts) > 1 else parts[0]

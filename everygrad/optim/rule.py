@@ -130,6 +130,7 @@ class Shared:
         self._made: dict[Any, Any] = {}
         self._waiting: dict[tuple[Rule, str], list[Sequence[Tensor]]] = {}
         self._then: list[Callable[[], None]] = []
+        self._last: list[Callable[[], None]] = []
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """What `make` gives, made on the first call with this key."""
@@ -153,7 +154,7 @@ class Shared:
 
     def settle(self) -> None:
         """Do what waits."""
-        while self._waiting or self._then:
+        while self._waiting or self._then or self._last:
             waiting, self._waiting = self._waiting, {}
             for (rule, device), given in waiting.items():
                 # payloads without a name: one that only its tensor holds may be written over
@@ -164,7 +165,10 @@ class Shared:
                         continue
                     for k, payload in new.items():
                         tensors[k].rebind(payload, tensors[k]._node)
-            acts, self._then = self._then, []
+            if self._then:
+                acts, self._then = self._then, []
+            elif not self._waiting:
+                acts, self._last = self._last, []
             for act in acts:
                 act()
 
@@ -190,11 +194,14 @@ class Shared:
         found = self._found_inf
         if found is None:
             return
-        self.settle()
         stop = self.once(("stop", p.device), lambda: found.to(p.device))
-        for name, t in {"": p, **state}.items():
-            if isinstance(t, Tensor):
-                self.put(t, self.unless(stop, before.get(name), shared(t)))
+
+        def restore() -> None:
+            for name, t in {"": p, **state}.items():
+                if isinstance(t, Tensor):
+                    self.put(t, self.unless(stop, before.get(name), shared(t)))
+
+        self._last.append(restore)  # behind all that waits, so that parameters still wait together
 
     def unless(self, stop: Tensor, old: Any, new: Any) -> Tensor:
         """The new value, or the old one where the step stops. State that `update` itself has just

@@ -15,7 +15,7 @@ import everygrad as eg
 from everygrad import nn, optim
 from everygrad.core.torch_optim_names import ABSENT, SPELLINGS
 from everygrad.errors import ArgumentError, ShapeError, TraceError
-from everygrad.optim import swa_utils
+from everygrad.optim import muon, swa_utils
 from tests.nn.test_optimizers_table import ONE_EACH, leaves, made, put_grads, values
 
 each = pytest.mark.parametrize(("name", "settings"), ONE_EACH, ids=[name for name, _ in ONE_EACH])
@@ -271,6 +271,23 @@ def test_muon_in_bfloat16_is_as_far_from_the_truth_as_pytorchs() -> None:
     ours_off, theirs_off = (np.abs(t.detach().numpy() - want).mean() for t in (p, tp))
     # PyTorch's products are not rounded before something is added to them
     assert 0 < ours_off < 1.5 * theirs_off
+
+
+@pytest.mark.parametrize("spare", [0, 300, 3000, 1 << 25])
+def test_muon_finds_the_same_however_matrices_are_stacked(spare: int) -> None:
+    rng = np.random.default_rng(5)
+    shapes = [(3, 4), (4, 3), (5, 5), (1, 9), (2, 2), (3, 4), (0, 3), (7, 2)]
+    xs = [eg.tensor(rng.standard_normal(s)) for s in shapes]
+    group = optim.Muon([eg.ones((1, 1))], ns_dtype="float64").param_groups[0]
+    batches = [*muon.stacks(shapes, spare)]
+    assert sorted(k for _, those in batches for k in those) == [*range(len(shapes))]
+    assert len(batches) == {0: 6, 1 << 25: 1}.get(spare, len(batches))
+    for shape, those in batches:
+        assert shape[0] <= shape[1]
+        made = muon.orthogonal([xs[k] for k in those], group, shape)
+        for k, found in zip(those, made, strict=True):
+            (want,) = muon.orthogonal([xs[k]], group, (min(shapes[k]), max(shapes[k])))
+            np.testing.assert_allclose(found.numpy(), want.numpy(), rtol=1e-10, atol=1e-12)
 
 
 def test_schedule_free_evaluates_the_average(traces: list[Any]) -> None:

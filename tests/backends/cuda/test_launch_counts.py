@@ -70,8 +70,8 @@ def test_launches_do_not_grow_with_the_parameters(gpu: Any, name: str) -> None:
             put_grads(params)
             step()
         counts.append(len(step.latest.replay.steps()))
-    # Muon's matrices are stacked, four shapes of them: longer stacks have norms of two stages
-    assert counts[1] <= counts[0] + (8 if name == "Muon" else 0)
+    # Muon's few matrices are one stack, many are one for each of the four shapes
+    assert counts[1] <= (4 * 28 if name == "Muon" else counts[0])
 
 
 def test_every_optimiser_is_documented() -> None:
