@@ -57,14 +57,16 @@ def new_file(size: int) -> int:
 
 
 class Segment:
-    """Memory behind a descriptor, mapped here until nobody holds this object."""
+    """Memory behind a descriptor, mapped here until nobody holds this object. A device that copies
+    from it by itself is its `keeper` and unmaps it: a list of the address, the size and how."""
 
-    __slots__ = ("__weakref__", "_unmap", "address", "number", "size")
+    __slots__ = ("__weakref__", "_unmap", "address", "keeper", "number", "size")
 
     def __init__(self, fd: int, size: int, number: int = 0) -> None:
         if _libc is None:
             raise DeviceError('worker processes need a POSIX system; use workers="thread"')
         self._unmap = None
+        self.keeper: deque[Any] | None = None
         if os.fstat(fd).st_size < size:
             raise DeviceError(f"shared memory: {size} bytes announced, {os.fstat(fd).st_size} came")
         both = mmap.PROT_READ | mmap.PROT_WRITE
@@ -76,8 +78,12 @@ class Segment:
         self._unmap = _libc.munmap  # held: module globals may be gone when the interpreter ends
 
     def __del__(self) -> None:
-        if self._unmap is not None:
+        if self._unmap is None:
+            return
+        if self.keeper is None:
             self._unmap(self.address, self.size)
+        else:
+            self.keeper.append((self.address, self.size, self._unmap))
 
 
 class Lease:
@@ -101,12 +107,13 @@ class Lease:
 
 
 class _Exported:
-    """What NumPy asks for an address, and keeps alive as the base of all views."""
+    """What NumPy asks for an address, and keeps alive as the base of all views; `host_block` is
+    what a device that copies from it asks for."""
 
-    __slots__ = ("__array_interface__", "_lease")
+    __slots__ = ("__array_interface__", "_lease", "host_block")
 
     def __init__(self, lease: Lease, segment: Segment) -> None:
-        self._lease = lease
+        self._lease, self.host_block = lease, segment
         self.__array_interface__ = {
             "data": (segment.address, False),
             "shape": (segment.size,),

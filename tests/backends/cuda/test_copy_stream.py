@@ -100,3 +100,35 @@ def test_a_loader_uses_the_copy_stream(gpu: Any, workers: int) -> None:
     next(batches)
     del batches  # in the middle: nothing is left waiting
     assert not gpu.gpu.driver.open_events
+
+
+class Rows(eg.data.Dataset):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(70_000, index, np.float32), index
+
+
+def test_the_gpu_reads_what_workers_wrote_without_a_copy(gpu: Any) -> None:
+    driver = gpu.gpu.driver
+    filled: list[int] = []
+    driver.fill = lambda pinned, piece: (filled.append(piece.size), np.copyto(pinned, piece))
+    loader: Any = eg.data.DataLoader(Rows(), batch_size=2, num_workers=2, device=DRY)
+    most = 0
+    for k, (rows, numbers) in enumerate(loader):
+        np.testing.assert_array_equal(rows.numpy()[:, ::69_999], [[2 * k] * 2, [2 * k + 1] * 2])
+        assert numbers.tolist() == [2 * k, 2 * k + 1]
+        most = max(most, len(driver.registered))
+    assert 0 < most <= 20
+    assert 2 * len(filled) < 40  # two arrays of 20 batches: only blocks that are new are copied
+    del rows, numbers
+    gpu.uploads().close()
+    assert not driver.registered  # all that was pinned is unmapped
+
+
+def test_blocks_that_cannot_be_pinned_are_copied(gpu: Any) -> None:
+    gpu.gpu.driver.register = lambda address, size: False
+    loader: Any = eg.data.DataLoader(Rows(), batch_size=4, num_workers=1, device=DRY)
+    for k, (rows, _) in enumerate(loader):
+        np.testing.assert_array_equal(rows.numpy()[:, 0], np.arange(4 * k, 4 * k + 4))

@@ -68,6 +68,10 @@ class CopyStream:
         with gpu.lock:
             self._refuse_closed()
             storage = self._take(data.size)
+            direct = gpu.host_blocks.pinned(data)
+            if direct is not None:
+                driver.upload_pinned(storage.ptr, direct, data.size, self.stream)
+                return storage
         for start in range(0, data.size, _PIECE):
             piece = data[start : start + _PIECE]
             with gpu.lock:
@@ -121,6 +125,7 @@ class CopyStream:
             if not self.stream:
                 return
             gpu.driver.order(self.stream, gpu.driver.stream)
+            gpu.host_blocks.settle()
             ended, self.stream = self.stream, 0
             gpu.driver.end_stream(ended)
             while self._sent:

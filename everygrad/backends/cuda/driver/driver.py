@@ -36,6 +36,8 @@ _SIGNATURES: dict[str, str] = {  # p: an address or handle, i: int, u: unsigned,
     "cuMemcpyPeerAsync": "ppppzp",
     "cuMemsetD8Async": "pczp",
     "cuMemGetInfo_v2": "pp",
+    "cuMemHostRegister_v2": "pzu",
+    "cuMemHostUnregister": "p",
     "cuCtxSetCurrent": "p",
     "cuDeviceGet": "pi",
     "cuDeviceGetCount": "p",
@@ -358,6 +360,16 @@ class Driver:
         """Pinned memory of the host."""
         self.enter()
         return self._pinned.malloc(size)
+
+    def register(self, address: int, size: int) -> bool:
+        """Pin memory of the host where it is; False where the system does not let us."""
+        self.enter()
+        return self._lib.cuMemHostRegister_v2(address, size, 0) == 0
+
+    def unregister(self, address: int) -> None:
+        """The memory may be unmapped."""
+        self.enter()
+        self._check(self._lib.cuMemHostUnregister(address), "unpinning memory of the host")
 
     def fill(self, pinned: Any, piece: Any) -> None:
         """Copy bytes into pinned memory."""

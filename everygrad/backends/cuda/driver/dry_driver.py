@@ -40,6 +40,7 @@ class DryDriver:
         self.stream = 0
         self.events = 0
         self.open_events: set[int] = set()
+        self.registered: dict[int, int] = {}  # sizes of the host's blocks, by address
 
     @property
     def launches(self) -> Counter[str]:
@@ -79,11 +80,18 @@ class DryDriver:
     def pinned(self, size: int) -> Any:
         return np.zeros(size, np.uint8)
 
+    def register(self, address: int, size: int) -> bool:
+        self.registered[address] = size
+        return True
+
+    def unregister(self, address: int) -> None:
+        del self.registered[address]
+
     def fill(self, pinned: Any, piece: Any) -> None:
         pinned[:] = piece
 
     def upload_pinned(self, ptr: int, pinned: Any, size: int, stream: int) -> None:
-        self.upload(ptr, pinned)
+        self.upload(ptr, pinned if isinstance(pinned, np.ndarray) else _bytes_at(pinned.ptr, size))
 
     def marked(self, stream: int | None = None) -> int:
         """The number of the event, each used for one wait."""

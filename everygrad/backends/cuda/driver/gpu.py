@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everygrad.backends.code_cache import code_cache
+from everygrad.backends.cuda.driver.host_blocks import HostBlocks
 from everygrad.backends.cuda.driver.memory import Memory, Storage
 from everygrad.backends.cuda.source.writer import WrittenKernel
 from everygrad.backends.deferred_checks import Check, Checks
@@ -97,6 +98,7 @@ class Gpu:
         self.driver = driver
         self.lock = threading.RLock()
         self.memory = Memory(self)
+        self.host_blocks = HostBlocks(self)
         self.log: list[Command] | None = None
         self._functions: dict[str, CachedKernel] = {}
         self._checks = Checks()
