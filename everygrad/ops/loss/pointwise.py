@@ -271,13 +271,11 @@ def binary_cross_entropy_with_logits(
     samples=lambda: iter(
         (
             sample(_X, _P, reduction="batchmean"),
+            sample(s.real(), s.real(low=0.3, seed=1), reduction="batchmean"),
             sample(_X, _Y, log_target=True, reduction="none"),
         )
     ),
-    refuses=_refusals(
-        "kl_div",
-        refuse(ShapeError, "batchmean.* needs a batch", s.real(), s.real(), reduction="batchmean"),
-    ),
+    refuses=_refusals("kl_div"),
     precision="float32",
 )
 def kl_div(x: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
@@ -285,6 +283,7 @@ def kl_div(x: Tensor, target: Tensor, reduction: str = "mean", log_target: bool 
 
     0 where the target is 0. With `log_target` the target is a logarithm too. "batchmean" sums, and
     divides by the size of axis 0: the divergence itself; "mean" also averages within each example.
+    A number is its own sum.
     """
     check_kind("kl_div", x.dtype, "real float")
     check_alike("kl_div", x, target)
@@ -295,9 +294,7 @@ def kl_div(x: Tensor, target: Tensor, reduction: str = "mean", log_target: bool 
         loss = where(some, target * log(where(some, target, 1.0)), 0.0) - target * x
     if reduction != "batchmean":
         return reduced(loss, reduction, "kl_div")
-    if x.ndim == 0:
-        raise ShapeError('kl_div: reduction="batchmean" needs a batch along axis 0, got shape ()')
-    return loss.sum() / x.shape[0]
+    return loss.sum() / x.shape[0] if x.ndim else loss
 
 
 @composite(
@@ -309,6 +306,7 @@ def kl_div(x: Tensor, target: Tensor, reduction: str = "mean", log_target: bool 
         (
             sample(_X, _Y, s.real(2, 1, low=0.3, seed=2), full=True, reduction="sum"),
             sample(_X, _Y, s.real(2, low=0.3, seed=2), reduction="none"),
+            sample(_X, _Y, s.real(1, 3, low=0.3, seed=2)),
         )
     ),
     refuses=(
@@ -329,8 +327,8 @@ def gaussian_nll_loss(
 ) -> Tensor:
     """(log(var) + (x - target)^2 / var) / 2: target under normals of mean x and variance `var`.
 
-    var is a number, has x's shape, or that with a last axis of 1, or without it. Variances below
-    `eps` count as eps, with a derivative as if they did not. `full` adds log(2 pi) / 2.
+    var is a number, has x's shape, or that with an axis of 1, or without the last one. Variances
+    below `eps` count as eps, with a derivative as if they did not. `full` adds log(2 pi) / 2.
     """
     op = "gaussian_nll_loss"
     if not eps > 0:
@@ -347,12 +345,14 @@ def gaussian_nll_loss(
 
 
 def _variance(op: str, x: Tensor, var: Tensor) -> Tensor:
-    if var.shape == x.shape or (x.ndim and var.shape == (*x.shape[:-1], 1)):
-        return var
+    if var.ndim == x.ndim:
+        other = [n for n, size in zip(var.shape, x.shape, strict=True) if n != size]
+        if other in ([], [1]):
+            return var
     if x.ndim and var.shape == x.shape[:-1]:
         return var.expand_dims(-1)
     raise ShapeError(
-        f"{op}: var {var.shape} must be {x.shape}, or that with a last axis of 1, or without it"
+        f"{op}: var {var.shape} must be {x.shape}, or that with an axis of 1, or without the last"
     )
 
 

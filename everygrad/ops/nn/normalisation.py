@@ -82,6 +82,7 @@ def _by_running(
         (
             sample(_X, None, None, s.real(3, seed=1), s.real(3, seed=2), True),
             sample(_X, s.real(3, seed=1), s.real(3, low=0.5, seed=2), s.real(3, seed=3)),
+            sample(_X[:0], None, None, s.real(3, seed=1), s.real(3, seed=2), True),
         )
     ),
     refuses=(
@@ -124,7 +125,10 @@ def batch_norm(
         assert running_var is not None
         return _by_running(x, running_mean, running_var, weight, bias, eps).astype(x.dtype)
     axes = (0, *range(2, x.ndim))
-    if shapes.size_of(tuple(x.shape[a] for a in axes)) < 2:
+    count = shapes.size_of(tuple(x.shape[a] for a in axes))
+    if count == 0:  # nothing to take statistics of: the running ones stay
+        return _scaled(x, weight, bias).astype(x.dtype)
+    if count == 1:
         raise ShapeError(
             f"batch_norm: training needs more than one value in each channel, got shape {x.shape}"
         )
@@ -155,7 +159,7 @@ def _by_kernels(
         bias = zeros(channels, x.dtype) if bias is None else bias
     out = channel_norm(x, weight, bias, eps)
     if running_mean is not None:
-        count = shapes.size_of(x.shape) // x.shape[1]
+        count = shapes.size_of((x.shape[0], *x.shape[2:]))
         with no_grad():
             found = moments(x)
             now = ((running_mean, found[0]), (running_var, found[1] * (count / (count - 1))))

@@ -216,8 +216,12 @@ def _fractional(
     drawn = (*x.shape[:2], places)
     if samples is None:
         samples = rand(drawn, x.dtype, x.device, generator)
-    elif samples.shape != drawn:
-        raise ShapeError(f"{op}: _random_samples must have shape {drawn}, got {samples.shape}")
+    elif samples.ndim != 3 or samples.shape[0] < drawn[0] or samples.shape[1:] != drawn[1:]:
+        raise ShapeError(
+            f"{op}: _random_samples must have shape {drawn}, or more rows, got {samples.shape}"
+        )
+    else:
+        samples = samples[: drawn[0]]
     found, index = _pooled(x, samples, kernel, wanted)
     return (found, index) if batched else (found.squeeze(0), index.squeeze(0))
 
