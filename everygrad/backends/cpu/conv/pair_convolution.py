@@ -17,13 +17,12 @@ from typing import Any
 
 from everygrad.backends.cpu.conv.conv_tiles import Correlation, Tap, correlate
 from everygrad.backends.cpu.conv.convolution import (
-    PaddedAxis,
-    PaddedPlanes,
     conv2d_weight as conv2d_weight,
     interleave_step,
     phases_of,
     read_axis,
 )
+from everygrad.backends.cpu.conv.padded_planes import PaddedAxis, PaddedPlanes
 from everygrad.backends.cpu.gemm.gemm import matmul
 from everygrad.backends.cpu.kernels import run_work
 from everygrad.backends.cpu.llvm.bf16_vectors import PairVectors
