@@ -22,7 +22,7 @@ from everygrad.backends.cpu.conv.convolution import (
     phases_of,
     read_axis,
 )
-from everygrad.backends.cpu.conv.padded_planes import PaddedAxis, PaddedPlanes
+from everygrad.backends.cpu.conv.padded_planes import PaddedAxis, PaddedPlanes, fill_planes
 from everygrad.backends.cpu.gemm.gemm import matmul
 from everygrad.backends.cpu.kernels import run_work
 from everygrad.backends.cpu.llvm.bf16_vectors import PairVectors
@@ -184,47 +184,43 @@ def _pair_planes(x: ArrayLayout, groups: int, down: PaddedAxis, across: PaddedAx
 def _pair_images(p: PaddedPlanes, x: ArrayLayout, groups: int) -> Step:
     """Fill the planes; one block is one pair of channels of one image. Channels of a group pair up;
     the last may have none beside it."""
-    down, across, depth = p.down, p.across, x.shape[1] // groups
+    depth, stride = x.shape[1] // groups, p.across.stride
     c = PairVectors(machine(float32).lanes)
     given, copies = c.at(c.argument(FIRST), x.offset, "i16"), c.argument(SCRATCH, p.offset)
     with c.loop(*c.blocks) as block:
         rest, pair = c.divmod(block.index, -(-depth // 2))
         channel = c.mul(pair, 2)
         first = c.at(given, c.mul(c.add(c.mul(rest, depth), channel), x.strides[1]), "i16")
-        both = [first, c.at(first, x.strides[1], "i16")]
-        is_pair = c.compare_ints("slt", channel, depth - 1)
-        to = c.at(copies, c.mul(block.index, p.channel))
-        with c.loop(0, down.planes) as r, c.loop(0, across.planes) as s:
-            start = c.at(to, c.mul(c.add(c.mul(r.index, across.planes), s.index), p.plane))
-            before = c.sub(s.index, across.before)
-            with c.loop(0, down.length) as i:
-                y = c.sub(c.add(c.mul(i.index, down.stride), r.index), down.before)
-                inside = c.compare_ints("ult", y, down.size)
-                width = c.select(inside, c.i64(across.size), c.i64(0))
-                widths = width, c.select(is_pair, width, c.i64(0))
-                rows = [c.at(image, c.mul(y, x.strides[2]), "i16") for image in both]
-                target = c.at(start, c.mul(i.index, across.length))
-                with c.loop(0, -(-across.length // c.lanes)) as j:
-                    at = c.add(c.mul(j.index, c.lanes * across.stride), before)
-                    seen = [
-                        _single(c, c.at(row, at, "i16"), at, end, across.stride)
-                        for row, end in zip(rows, widths, strict=True)
-                    ]
-                    c.store(c.interleaved(*seen), c.at(target, c.mul(j.index, c.lanes)))
+        second = c.at(first, x.strides[1], "i16")
+        is_last = c.compare_ints("sge", channel, depth - 1) if depth % 2 else None
+
+        def part(row: Int, at: Int, inside: range) -> Value:
+            place = c.add(c.mul(row, x.strides[2]), at)
+            low, high = (c.at(image, place, "i16") for image in (first, second))
+            both = _single(c, low, inside, stride), _single(c, high, inside, stride, is_last)
+            return c.interleaved(*both)
+
+        fill_planes(c, p, c.at(copies, c.mul(block.index, p.channel)), part)
     return c.step(p.source.shape[0] * p.source.shape[1])
 
 
-def _single(c: PairVectors, address: Value, x: Int, width: Int, stride: int) -> Value:
-    """Elements x, x + stride and so on of a contiguous row; zero outside of [0, width)."""
-    if stride == 1:
-        return c.load_where(address, c.below(x, width), c.short)
-    parts = [
-        c.load_where(
-            c.at(address, k * c.lanes, "i16"), c.below(c.add(x, k * c.lanes), width), c.short
-        )
-        for k in range(stride)
-    ]
-    return _every(c, parts, stride)
+def _single(
+    c: PairVectors, address: Value, inside: range, stride: int, missing: Value | None = None
+) -> Value:
+    """Elements of a contiguous row, `stride` apart; zeros where they are not inside, or where the
+    row is missing."""
+    if not len(inside):
+        return c.short.zero
+    first, last = inside.start * stride, (inside.stop - 1) * stride + 1
+    parts = []
+    for k in range(0, c.lanes * stride, c.lanes):
+        read = range(*(min(max(0, end - k), c.lanes) for end in (first, last)))
+        mask = c.these_lanes(read)
+        mask = mask if missing is None else c.none_if(missing, mask)
+        at = c.at(address, k, "i16")
+        is_whole = missing is None and len(read) == c.lanes
+        parts.append(c.load(at, c.short.vector) if is_whole else c.load_where(at, mask, c.short))
+    return parts[0] if stride == 1 else _every(c, parts, stride)
 
 
 def _every(c: PairVectors, parts: list[Value], stride: int) -> Value:

@@ -185,6 +185,12 @@ class VectorEmitter(Emitter):
         two = self.load_where(address, low), self.load_where(self.at(address, self.lanes), high)
         return self.shuffle(*two, range(0, 2 * self.lanes, 2))
 
+    def load_lanes(self, address: Value, which: range) -> Value:
+        """These lanes of a vector, zeros in the others; nothing is read there."""
+        if len(which) == self.lanes:
+            return self.load(address)
+        return self.load_where(address, self.these_lanes(which)) if len(which) else self.zero
+
     def gather(self, address: Value, index: Value, mask: Value) -> Value:
         """The elements at `index` from `address` on, zero where the mask is not set."""
         ptrs = f"<{self.lanes} x ptr>"
@@ -245,9 +251,12 @@ class VectorEmitter(Emitter):
         bound = self.splat(self.i64(end), kind)
         return self.emit(self.mask, f"icmp ult {kind} {numbers.name}, {bound.name}")
 
-    def first_lanes(self, count: int) -> Value:
-        items = ", ".join(f"i1 {int(k < count)}" for k in range(self.lanes))
+    def these_lanes(self, which: range) -> Value:
+        items = ", ".join(f"i1 {int(k in which)}" for k in range(self.lanes))
         return Value(self.mask, f"<{items}>")
+
+    def first_lanes(self, count: int) -> Value:
+        return self.these_lanes(range(count))
 
     def none_if(self, condition: Value, mask: Value) -> Value:
         none = f"{self.mask} zeroinitializer, {self.mask} {mask.name}"
