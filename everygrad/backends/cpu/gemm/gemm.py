@@ -48,6 +48,8 @@ DEEPEST = edge(__name__, "DEEPEST", 512, "size")  # terms that are added one aft
 FEW = edge(__name__, "FEW", 4, "count")  # products of a batch up to which split-K is considered
 TILES = edge(__name__, "TILES", 16, "count")  # along m that should share a panel; more, when B
 BIG = edge(__name__, "BIG", 1 << 20, "bytes")  # has more bytes, and comes from an outer cache
+# of A that are packed at a time where its rows are neighbours: that many cache lines an element
+STEPS = edge(__name__, "STEPS", 8, "size")
 PANELS = edge(__name__, "PANELS", 6, "count")  # that should share a packed A
 
 
@@ -420,12 +422,10 @@ class _GemmWriter:
         a = code.at(a, code.times(k, p.a[1] * p.each), code.stored)
         b = code.at(b, code.times(k, p.b[0] * p.each), code.stored)
         length = code.least(code.integer("sub", str(p.k), k), plan.depth)
-        self.steps = f"i64 {length}"  # how many, and how many of them are whole, for packing
-        if code.odd:
-            self.steps += f", i64 {code.least(code.integer('sub', str(p.whole), k), length)}"
+        self.steps = self.counts(k, length)
         more = code.emit("i1", f"icmp ne i64 {k}, 0").name
         if self.a_packed:
-            a = self.pack_a(a, bases[3], row)
+            a = self.pack_a(a, bases[3], row, k, length)
         low, high = column
         if self.full:
             end = high if self.full == plan.panels else code.least(high, self.full)
@@ -480,16 +480,31 @@ class _GemmWriter:
         at = self.code.times(i, rows)
         return at if rows == self.plan.rows else self.code.integer("add", at, self.plan.tall)
 
-    def pack_a(self, a: str, area: str, row: tuple[str, str]) -> str:
-        """Packs A's part of the chunk into `area`; returns where its row 0 would be."""
-        plan, code = self.plan, self.code
+    def counts(self, k: str, steps: str) -> str:
+        """How many steps are packed from step k on, and how many of them are whole."""
+        if not self.code.odd:
+            return f"i64 {steps}"
+        whole = self.code.least(self.code.integer("sub", str(self.p.whole), k), steps)
+        return f"i64 {steps}, i64 {whole}"
+
+    def pack_a(self, a: str, area: str, row: tuple[str, str], k: str, length: str) -> str:
+        """Packs A's part of the chunk, `length` steps from k on, into `area`; returns where its row
+        0 would be. Rows that are neighbours in memory are packed a few steps at a time: several
+        tiles then find theirs in the same cache lines."""
+        p, plan, code = self.p, self.plan, self.code
         area = code.at(area, code.integer("mul", self.first_row(row[0]), -plan.depth))
-        for rows, (low, high) in self.tiles(row):
-            with code.loop(low, high) as i:
-                at = self.row_of(i, rows)
-                source = code.at(a, code.times(at, self.p.a[0]), code.stored)
-                given = f"ptr {source}, ptr {code.at(area, code.times(at, plan.depth))}"
-                code.lines.append(f"  call void @packa{rows}({given}, {self.steps})")
+        each = STEPS if plan.a_packs == "rows" else plan.depth
+        with code.loop(0, length, each) as j:
+            begin = code.at(a, code.times(j, p.a[1] * p.each), code.stored)
+            steps = code.least(code.integer("sub", length, j), each)
+            steps = self.counts(code.integer("add", k, j), steps)
+            for rows, (low, high) in self.tiles(row):
+                with code.loop(low, high) as i:
+                    at = self.row_of(i, rows)
+                    source = code.at(begin, code.times(at, p.a[0]), code.stored)
+                    to = code.integer("add", code.times(at, plan.depth), code.times(j, rows))
+                    given = f"ptr {source}, ptr {code.at(area, to)}, {steps}"
+                    code.lines.append(f"  call void @packa{rows}({given})")
         return area
 
     def first_row(self, i: str) -> str:

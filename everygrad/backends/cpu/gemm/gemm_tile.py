@@ -386,7 +386,8 @@ def _step_ranges(code: TileEmitter) -> list[tuple[bool, tuple[str, str]]]:
 
 
 def pack_rows(code: TileEmitter, name: str, columns: int, b_k: int, panel: int) -> None:
-    """@name: copy rows of `columns` neighbours; rows of the panel hold `panel`."""
+    """@name: copy rows of `columns` neighbours; rows of the panel hold `panel`. What follows the
+    last row is not written over if it holds no more than `columns`."""
     with code.function(name, *_pack_params(code)):
         for half, steps in _step_ranges(code):
             with code.loop(*steps) as k:
@@ -395,7 +396,8 @@ def pack_rows(code: TileEmitter, name: str, columns: int, b_k: int, panel: int) 
                 for j, count in enumerate(vectors_of(code, columns)):
                     at = code.at(source, j * code.lanes, code.stored)
                     value = code.step_of_row(at, b_k, count, half)
-                    code.store(value, code.at(target, j * code.lanes), code.lanes)
+                    stored = count if columns == panel else code.lanes
+                    code.store(value, code.at(target, j * code.lanes), stored)
 
 
 def pack_columns(code: TileEmitter, name: str, columns: int, b_n: int, panel: int) -> None:
