@@ -44,7 +44,8 @@ CASES = [
     Case((2, 36, 28, 28), (52, 18, 1, 1), groups=2),
     Case((2, 36, 28, 28), (52, 18, 1, 1), stride=2, groups=2),
     Case((3, 3, 33, 33), (8, 3, 7, 7), stride=2, padding=3),
-    Case((2, 32, 7, 7), (48, 32, 1, 1)),
+    Case((2, 32, 7, 7), (48, 32, 1, 1)),  # images side by side
+    Case((3, 33, 5, 7), (48, 11, 1, 1), groups=3),
     Case((1, 8, 70, 70), (8, 8, 3, 3), stride=2),
     Case((2, 7, 16, 16), (16, 7, 5, 5), padding=2),
     Case((2, 4, 20, 50), (8, 4, 4, 2), stride=4, padding=1),

@@ -2,8 +2,9 @@
 
 Images are copied so that two channels lie side by side, as pairs of 32 bits, and kernels likewise;
 the tiles of `conv_tiles` then sum over pairs of channels, in float32, and round once. A kernel of
-one tap, without stride and padding, is a matrix product. The gradient of the kernel sums over
-positions: its pairs are neighbouring positions, which need no copy (`convolution.conv2d_weight`).
+one tap, without stride and padding, is a matrix product (`pointwise`). The gradient of the kernel
+sums over positions: its pairs are neighbouring positions, which need no pairing copy
+(`convolution.conv2d_weight`).
 
 Inputs and the result are contiguous.
 """
@@ -15,15 +16,14 @@ from functools import lru_cache
 from itertools import product
 from typing import Any
 
+from everygrad.backends.cpu.conv import convolution, pointwise
 from everygrad.backends.cpu.conv.conv_tiles import Correlation, Tap, correlate
 from everygrad.backends.cpu.conv.convolution import (
-    conv2d_weight as conv2d_weight,
     interleave_step,
     phases_of,
     read_axis,
 )
 from everygrad.backends.cpu.conv.padded_planes import PaddedAxis, PaddedPlanes, fill_planes
-from everygrad.backends.cpu.gemm.gemm import matmul
 from everygrad.backends.cpu.kernels import run_work
 from everygrad.backends.cpu.llvm.bf16_vectors import PairVectors
 from everygrad.backends.cpu.llvm.compiler import Value
@@ -51,9 +51,8 @@ def conv2d(x: ArrayLayout, w: ArrayLayout, window: Any, out: ArrayLayout) -> Wor
     """Correlates images with kernels (out channels, channels / groups, height, width)."""
     size, stride, padding, dilation, groups = window
     rows, depth = w.shape[0] // groups, w.shape[1]
-    if _is_product(window):
-        kernels = _matrices(w, (groups, rows, depth), (rows * depth, depth, 1))
-        return _product(kernels, x, out, groups)
+    if pointwise.is_product(window):
+        return pointwise.conv2d(x, w, out, groups)
     down, across = (
         read_axis(x.shape[2 + a], out.shape[2 + a], size[a], stride[a], padding[a], dilation[a])
         for a in (0, 1)
@@ -75,9 +74,8 @@ def conv2d_input(y: ArrayLayout, w: ArrayLayout, window: Any, out: ArrayLayout) 
     """The gradient of the image, shaped like `out`, from the result's."""
     size, stride, padding, dilation, groups = window
     rows, depth = w.shape[1], w.shape[0] // groups
-    if _is_product(window):
-        kernels = _matrices(w, (groups, rows, depth), (rows * depth, 1, rows))
-        return _product(kernels, y, out, groups)
+    if pointwise.is_product(window):
+        return pointwise.conv2d_input(y, w, out, groups)
     down, across = (
         phases_of(out.shape[2 + a], y.shape[2 + a], size[a], stride[a], padding[a], dilation[a])
         for a in (0, 1)
@@ -102,31 +100,11 @@ def conv2d_input(y: ArrayLayout, w: ArrayLayout, window: Any, out: ArrayLayout) 
     return Work((*work.steps, interleave), (used + area + 64) * 4)
 
 
-# --- kernels of one tap --------------------------------------------------------------------------
-
-
-def _is_product(window: Any) -> bool:
-    size, stride, padding, _, _ = window
-    return tuple(size) == (1, 1) == tuple(stride) and not any(padding)
-
-
-def _matrices(x: ArrayLayout, shape: tuple[int, ...], strides: tuple[int, ...]) -> ArrayLayout:
-    return ArrayLayout(x.dtype, shape, strides, x.offset)
-
-
-def _product(kernels: ArrayLayout, x: ArrayLayout, out: ArrayLayout, groups: int) -> Work:
-    """Kernels times the channels of each image; arguments come as those of a convolution."""
-    batch, positions = x.shape[0], x.shape[2] * x.shape[3]
-
-    def channels(image: ArrayLayout) -> ArrayLayout:
-        each = image.shape[1] // groups
-        whole = contiguous(image.dtype, (batch, groups, each, positions))
-        return whole._replace(offset=image.offset)
-
-    repeated = ArrayLayout(
-        kernels.dtype, (batch, *kernels.shape), (0, *kernels.strides), kernels.offset
-    )
-    return matmul(repeated, channels(x), channels(out), (SECOND, FIRST))
+def conv2d_weight(x: ArrayLayout, y: ArrayLayout, window: Any, out: ArrayLayout) -> Work:
+    """The gradient of the kernel, shaped like `out`, from the image and the result's gradient."""
+    if pointwise.is_product(window) and pointwise.sums_side_by_side(x):
+        return pointwise.conv2d_weight(x, y, out, window[4])
+    return convolution.conv2d_weight(x, y, window, out)
 
 
 # --- pairs of channels ---------------------------------------------------------------------------

@@ -55,11 +55,15 @@ PANELS = edge(__name__, "PANELS", 6, "count")  # that should share a packed A
 
 @lru_cache(maxsize=1024)
 def matmul(
-    a: ArrayLayout, b: ArrayLayout, out: ArrayLayout, args: tuple[int, int] = (1, 2)
+    a: ArrayLayout,
+    b: ArrayLayout,
+    out: ArrayLayout,
+    args: tuple[int, int] = (1, 2),
+    out_arg: int = 0,
 ) -> Work:
-    """out = a @ b; the arguments are out, a, b, or a and b are numbers `args` of them. Rows of
-    `out` must be contiguous."""
-    product = product_of(a, b, out, args, machine().has_bf16_dots)
+    """out = a @ b; the arguments are out, a, b, or a and b are numbers `args` of them, and out
+    number `out_arg`. Rows of `out` must be contiguous."""
+    product = product_of(a, b, out, (*args, out_arg), machine().has_bf16_dots)
     if 0 in out.shape:
         return Work(())
     parts, size = _parts(product), product.dtype.itemsize

@@ -76,7 +76,7 @@ class Product(NamedTuple):
 
 
 def product_of(
-    a: ArrayLayout, b: ArrayLayout, out: ArrayLayout, args: tuple[int, int], has_dots: bool
+    a: ArrayLayout, b: ArrayLayout, out: ArrayLayout, args: tuple[int, int, int], has_dots: bool
 ) -> Product:
     """The product of these layouts, which are numbers `args` of the arguments; `has_dots`: the
     processor has dot products of bfloat16 pairs."""
@@ -103,7 +103,7 @@ def product_of(
         (b.strides[-2], b.strides[-1]),
         out.strides[-2],
         batch,
-        ((args[0], a.offset), (args[1], b.offset), (0, out.offset)),
+        ((args[0], a.offset), (args[1], b.offset), (args[2], out.offset)),
     )
     return _swapped(_tall(whole))
 
