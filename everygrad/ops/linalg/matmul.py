@@ -109,12 +109,22 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
         return apply(MATMUL, x, y)
     _check(a, b, x)
     if len(a) == 1:
-        x = x.reshape(1, -1)
+        x = _viewed(x, (1, *a))
     if len(b) == 1:
-        y = y.reshape(-1, 1)
+        y = _viewed(y, (*b, 1))
     out = apply(MATMUL, x, y)
-    drop = tuple(axis for axis, one in ((-2, len(a) == 1), (-1, len(b) == 1)) if one)
-    return out.squeeze(drop) if drop else out
+    if len(a) > 1 and len(b) > 1:
+        return out
+    rows, columns = a[-2:-1], b[-1:] if len(b) > 1 else ()
+    return _viewed(out, (*out.shape[:-2], *rows, *columns))
+
+
+def _viewed(x: Tensor, shape: shapes.Shape) -> Tensor:
+    """x with an axis of size 1 more or fewer."""
+    payload = shared(x)
+    if x._node is None and type(payload) is ndarray:
+        return wrap(payload.reshape(shape))  # nothing to record: a view is enough
+    return x.reshape(shape)
 
 
 def _check(a: shapes.Shape, b: shapes.Shape, x: Tensor) -> None:

@@ -17,6 +17,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
+from everygrad.backends.cpu.gemm import row_dots
 from everygrad.backends.cpu.gemm.gemm_product import Batch, Product, product_of
 from everygrad.backends.cpu.gemm.gemm_tile import (
     GemmTile,
@@ -66,6 +67,8 @@ def matmul(
     product = product_of(a, b, out, (*args, out_arg), machine().has_bf16_dots)
     if 0 in out.shape:
         return Work(())
+    if row_dots.serves(product):
+        return Work((row_dots.row_dots(product),))
     parts, size = _parts(product), product.dtype.itemsize
     in_stretches = product.is_half and product.k > _plan_gemm(product, machine()).depth
     if parts == 1 and not in_stretches:
