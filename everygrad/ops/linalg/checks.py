@@ -87,6 +87,8 @@ def together(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
 
 def broadcast_batch(op: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Two batches of matrices with the same leading axes."""
+    if x.shape[:-2] == y.shape[:-2]:
+        return x, y
     batch = shapes.broadcast(op, x.shape[:-2], y.shape[:-2])
     return x.broadcast_to((*batch, *x.shape[-2:])), y.broadcast_to((*batch, *y.shape[-2:]))
 

@@ -138,8 +138,11 @@ def test_least_squares_and_their_gradients(
         out = lapack.lstsq(a, b, rtol)
         assert native_lstsq.serves(a, b)
         with monkeypatch.context() as patch:
+            patch.setattr(native_lstsq, "of_full_rank", lambda *given: None)
+            other = lapack.lstsq(a, b, rtol)
             patch.setattr(native_lstsq, "serves", lambda *given: False)
-            np.testing.assert_array_equal(out, lapack.lstsq(a, b, rtol))
+            np.testing.assert_array_equal(other, lapack.lstsq(a, b, rtol))
+        np.testing.assert_array_equal(out[..., -1, :], other[..., -1, :])
         _judge("lstsq", out, a, b, rtol)
         x = out[..., :-1, :]
         found = lapack.lstsq_residuals(a, x, b)
@@ -147,6 +150,66 @@ def test_least_squares_and_their_gradients(
         _judge("lstsq_residuals", found, a, x, b)
         g = drawn(*out.shape, dtype=dtype, seed=2)
         _judge("lstsq_vjp", matrix_gradients.lstsq_vjp(g, out, a, b, rtol), g, out, a, b, rtol)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("shape", [(4, 4), (9, 4), (70, 20)], ids=str)
+def test_ranks_that_reflections_do_not_prove_are_lapacks(shape: Any, dtype: str) -> None:
+    """Singular values on both sides of the bound, one matrix of full rank among them."""
+    m, n = shape
+    char = np.dtype(dtype).char
+    rtol = m * float(np.finfo(dtype).eps)
+    u, v = (np.linalg.qr(drawn(s, n, dtype=char, seed=s))[0] for s in (m, n))
+    for least in (0.0, rtol / 10, 3 * rtol, 100 * rtol, 1e-2):
+        sizes = np.linspace(1.0, 2.0, n)
+        sizes[0] = least
+        a = np.stack([(u * sizes) @ adjoint(v), (u * np.linspace(1, 2, n)) @ adjoint(v)])
+        a, b = a.astype(dtype), drawn(2, m, 3, dtype=char, seed=3)
+        out = lapack.lstsq(a, b, rtol)
+        assert out[..., -1, 0].real.tolist() == [n - (least < rtol), n]
+        _judge("lstsq", out, a, b, rtol)
+        for one, left, right in zip(out, a, b, strict=True):
+            np.testing.assert_array_equal(one, lapack.lstsq(left, right, rtol))
+
+
+def test_a_right_side_that_is_no_number_spoils_no_other() -> None:
+    a, b = drawn(8, 4, dtype="f"), drawn(8, 2, dtype="f")
+    want = lapack.lstsq(a, b, 1e-5)
+    b[3, 1] = np.nan
+    got = lapack.lstsq(a, b, 1e-5)
+    if got is not NotImplemented:  # the definition's, otherwise
+        np.testing.assert_allclose(got[:, 0], want[:, 0], rtol=1e-5)
+    found = eg.linalg.lstsq(eg.tensor(a), eg.tensor(b)).solution.numpy()
+    np.testing.assert_allclose(found[:, 0], want[:-1, 0], rtol=1e-4)
+    assert np.isnan(found[:, 1]).all()
+
+
+@pytest.mark.parametrize("dtype", list("fFd"))
+@pytest.mark.parametrize("shape", [(1, 1), (4, 4), (3, 5, 5), (2, 2, 24, 24)], ids=str)
+def test_systems_are_solved_as_by_lapack(shape: Any, dtype: str) -> None:
+    for wide in (1, 3, 9):
+        a, b = drawn(*shape, dtype=dtype), drawn(*shape[:-1], wide, dtype=dtype, seed=1)
+        got, want = lapack.solve(a, b), np.linalg.solve(*(v.astype(np.promote_types(dtype, "d"))
+                                                         for v in (a, b)))  # fmt: skip
+        assert got.dtype == dtype
+        size = np.linalg.cond(a)[..., None, None] * np.abs(want).max()
+        assert (
+            np.abs(got - want) <= (size * 1e-15 * 100) + np.finfo(dtype).eps * np.abs(want)
+        ).all()
+
+
+def test_singular_systems_of_a_batch_are_refused() -> None:
+    a = np.stack([np.eye(3), np.ones((3, 3))]).astype("f")
+    with pytest.raises(ArgumentError, match="singular"):
+        lapack.solve(a, np.ones((2, 3, 1), "f"))
+
+
+def test_a_batch_of_many_calls_is_its_matrices() -> None:
+    a, b = drawn(40, 64, 20, dtype="f"), drawn(40, 64, 2, dtype="f", seed=1)
+    assert a.size * (20 + 2) > native_lstsq._REFLECTED
+    out = lapack.lstsq(a, b, 1e-5)
+    for one, left, right in zip(out, a, b, strict=True):
+        np.testing.assert_array_equal(one, lapack.lstsq(left, right, 1e-5))
 
 
 def test_what_has_no_plain_gradient_is_left_to_the_definition() -> None:

@@ -175,8 +175,11 @@ def lexsort_rows(pivots: Any, size: int) -> Any:
 
 
 def solve(a: Any, b: Any) -> Any:
+    together = a.shape[:-2] == b.shape[:-2]
+    if together and (found := lazy_native.native_lstsq().system(a, b)) is not None:
+        return found
     with _Named("solve"):
-        if b.size and a.shape[:-2] == b.shape[:-2] and batched_lapack.serves(a):
+        if b.size and together and batched_lapack.serves(a):
             return batched_lapack.solve(a, b)
         return _solve(a, b)
 
@@ -279,6 +282,21 @@ def lstsq(a: Any, b: Any, rtol: float) -> Any:
     what is not finite."""
     if not a.size or not b.size or batched_lapack.library() is None:
         return NotImplemented
+    out = lazy_native.native_lstsq().of_full_rank(a, b, rtol)
+    if out is None:
+        return _lstsq_of_any_rank(a, b, rtol)
+    left = lazy_native.native_lstsq().unproven(out)
+    if left is None:
+        return out
+    pairs = [v.reshape((-1, *v.shape[-2:]))[left] for v in (a, b)]
+    found = _lstsq_of_any_rank(*pairs, rtol)
+    if found is NotImplemented:
+        return found
+    out.reshape((-1, *out.shape[-2:]))[left] = found
+    return out
+
+
+def _lstsq_of_any_rank(a: Any, b: Any, rtol: float) -> Any:
     if lazy_native.native_lstsq().serves(a, b):
         out = lazy_native.native_lstsq().solution(a, b, rtol)
         return NotImplemented if out is None else out

@@ -322,40 +322,16 @@ class MatrixCode(VectorEmitter):
     def reflections(self, a: Matrix, v: Matrix, r: Matrix, q: Matrix) -> None:
         """a = Q R by Householder's reflections with LAPACK's signs. Rows of `a`, which is used up,
         and of q are columns of A and Q; v is as large as `a`."""
-        zero, one = self.real(0.0), self.real(1.0)
-        rest = [zero] * (self.parts - 1)
+        rest = [self.real(0.0)] * (self.parts - 1)
         self.clear(r)
-        self.clear(v)
-        bases = self.bases(v)
         scales = self.bases(q)  # tau of each reflection, until Q is made
         with self.loop(0, a.rows) as k:
             here = self.i64(k.index)
-            with self.loop(self.add(here, 1), a.columns) as i:
-                value = self.take(self.bases(a), self.place(a, here, i.index))
-                self.keep(value, bases, self.place(v, here, i.index))
-            tail = self.inner_product(v, here, v, here)[0]
-            alpha = self.take(self.bases(a), self.place(a, here, here))
-            imaginary = self.op("fmul", alpha[1], alpha[1]) if rest else zero
-            off = self.op("fadd", tail, imaginary)
-            still = self.compare("oeq", off, zero)
-            size = self.intrinsic("sqrt", self.op("fadd", off, self.op("fmul", *alpha[:1] * 2)))
-            below = self.compare("olt", alpha[0], zero)
-            beta = self.select(below, size, self._negative(size))
-            beta = self.select(still, alpha[0], beta)
-            apart = (self.op("fsub", alpha[0], beta), *alpha[1:])
-            safe = (self.select(still, one, apart[0]), *apart[1:])
-            factor = self.reciprocal(safe)
-            over = self.op("fdiv", one, self.select(still, one, beta))
-            tau = self.scaled(self.negated(apart), over)
-            tau = tuple([self.select(still, zero, part) for part in tau])
+            beta, tau = self.reflection(a, here, v, here)
             self.keep(tau, scales, here)
-            with self.loop(self.add(here, 1), a.columns) as i:
-                at = self.place(v, here, i.index)
-                self.keep(self.times(self.take(bases, at), factor), bases, at)
-            self.keep((one, *rest), bases, self.place(v, here, here))
             self.keep((beta, *rest), self.bases(r), self.place(r, here, here))
             with self.loop(self.add(here, 1), a.rows) as j:
-                self._reflect(a, j.index, v, here, self.conjugate(tau))
+                self.reflect(a, j.index, v, here, self.conjugate(tau))
                 value = self.take(self.bases(a), self.place(a, j.index, here))
                 self.keep(value, self.bases(r), self.place(r, here, j.index))
         held = self.bases(a)  # not needed any more
@@ -366,9 +342,40 @@ class MatrixCode(VectorEmitter):
             back = self.minus(self.sub(a.rows, 1), k.index)
             tau = self.take(held, back)
             with self.loop(back, a.rows) as j:
-                self._reflect(q, j.index, v, back, tau)
+                self.reflect(q, j.index, v, back, tau)
 
-    def _reflect(self, a: Matrix, i: Int, v: Matrix, k: Int, tau: Number) -> None:
+    def reflection(self, a: Matrix, k: Value, v: Matrix, row: Int) -> tuple[Value, Number]:
+        """Of row k of `a` from place k on: what becomes of its first element, tau, and the vector
+        in a row of v, with zeros before place k."""
+        zero, one = self.real(0.0), self.real(1.0)
+        rest = [zero] * (self.parts - 1)
+        bases = self.bases(v)
+        with self.loop(0, self.op("sdiv", a.pitch, self.i64(self.lanes))) as j:
+            column = self.mul(j.index, self.lanes)
+            mask = self.below(self.minus(self.sub(column, 1), k), a.pitch)
+            source, to = self.place(a, k, column), self.place(v, row, column)
+            for base, target in zip(self.bases(a), bases, strict=True):
+                tail = self.load_where(self.at(base, source, "double"), mask)
+                self.store(tail, self.at(target, to, "double"))
+        tail = self.inner_product(v, row, v, row)[0]
+        alpha = self.take(self.bases(a), self.place(a, k, k))
+        imaginary = self.op("fmul", alpha[1], alpha[1]) if rest else zero
+        off = self.op("fadd", tail, imaginary)
+        still = self.compare("oeq", off, zero)
+        size = self.intrinsic("sqrt", self.op("fadd", off, self.op("fmul", *alpha[:1] * 2)))
+        below = self.compare("olt", alpha[0], zero)
+        beta = self.select(below, size, self._negative(size))
+        beta = self.select(still, alpha[0], beta)
+        apart = (self.op("fsub", alpha[0], beta), *alpha[1:])
+        safe = (self.select(still, one, apart[0]), *apart[1:])
+        over = self.op("fdiv", one, self.select(still, one, beta))
+        tau = self.scaled(self.negated(apart), over)
+        tau = tuple([self.select(still, zero, part) for part in tau])
+        self.scale_row(v, row, self.spread(self.reciprocal(safe)))
+        self.keep((one, *rest), bases, self.place(v, row, k))
+        return beta, tau
+
+    def reflect(self, a: Matrix, i: Int, v: Matrix, k: Int, tau: Number) -> None:
         """Row i of `a` less tau times its part along row k of v."""
         part = self.times(tau, self.inner_product(v, k, a, i))
         self.add_row_of(a, i, v, k, self.spread(self.negated(part)))
