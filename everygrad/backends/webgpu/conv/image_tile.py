@@ -34,9 +34,9 @@ from everygrad.backends.webgpu.gemm.gemm import (
     TERMS,
     TILE,
     Tile,
+    beginning,
     multiplied,
     results_of,
-    where,
 )
 from everygrad.backends.webgpu.gemm.operand_reads import OperandReader
 from everygrad.backends.webgpu.gemm.result_writes import Epilogue, bindings, stored, stored_one
@@ -148,14 +148,7 @@ def _kernel(operands: ImageOperands, tile: Tile, epilogue: Epilogue, vec4_out: b
         f"s{r}{i}{c}" for r in range(tile.down) for i in range(4) for c in range(tile.across)
     ]
     main = (
-        f"var<workgroup> xs: array<vec4<f32>, {tile.terms * tile.rows // 4}>;\n"
-        f"var<workgroup> ys: array<vec4<f32>, {tile.terms * tile.columns // 4}>;\n"
-        "@compute @workgroup_size(256) fn main(@builtin(workgroup_id) w: vec3<u32>,\n"
-        "    @builtin(local_invocation_index) l: u32) {\n"
-        + where()
-        + f"  let m0 = w.y * {tile.rows}u;\n  let n0 = w.x * {tile.columns}u;\n"
-        f"  let ty = l / {tile.threads[1]}u;\n  let tx = l % {tile.threads[1]}u;\n"
-        + "".join(f"  var {n} = vec4<f32>();\n" for n in (*accumulators, *parts.registers))
+        beginning(tile, (*accumulators, *parts.registers))
         + parts.state
         + f"  var k0 = {parts.start};\n{parts.read}"
         + f"  for (; k0 < end; ) {{\n{parts.put}    k0 = k0 + {tile.terms}u;\n"

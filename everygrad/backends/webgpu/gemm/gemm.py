@@ -8,7 +8,7 @@ its own set of results, which a second kernel adds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -179,6 +179,21 @@ def multiplied(tile: Tile, place: Callable[[str, str, int], str] = _in_order) ->
     return "".join([*lines, "    }\n"])
 
 
+def beginning(tile: Tile, registers: Sequence[str]) -> str:
+    """A kernel's shared memory, and lines that say which results a thread has and define its
+    registers."""
+    return (
+        f"var<workgroup> xs: array<vec4<f32>, {tile.terms * tile.rows // 4}>;\n"
+        f"var<workgroup> ys: array<vec4<f32>, {tile.terms * tile.columns // 4}>;\n"
+        "@compute @workgroup_size(256) fn main(@builtin(workgroup_id) w: vec3<u32>,\n"
+        "    @builtin(local_invocation_index) l: u32) {\n"
+        + where()
+        + f"  let m0 = w.y * {tile.rows}u;\n  let n0 = w.x * {tile.columns}u;\n"
+        f"  let ty = l / {tile.threads[1]}u;\n  let tx = l % {tile.threads[1]}u;\n"
+        + "".join(f"  var {n} = vec4<f32>();\n" for n in registers)
+    )
+
+
 def results_of(tile: Tile, epilogue: Epilogue, vec4_out: bool) -> str:
     """Lines that store the thread's results."""
     lines = []
@@ -202,14 +217,7 @@ def kernel(operands: GemmOperands, tile: Tile, epilogue: Epilogue, vec4_out: boo
     left = _slice(operands.sides[0], tile.rows, tile.terms, "xs", "m0", ROWS)
     right = _slice(operands.sides[1], tile.columns, tile.terms, "ys", "n0", COLUMNS)
     main = (
-        f"var<workgroup> xs: array<vec4<f32>, {tile.terms * tile.rows // 4}>;\n"
-        f"var<workgroup> ys: array<vec4<f32>, {tile.terms * tile.columns // 4}>;\n"
-        "@compute @workgroup_size(256) fn main(@builtin(workgroup_id) w: vec3<u32>,\n"
-        "    @builtin(local_invocation_index) l: u32) {\n"
-        + where()
-        + f"  let m0 = w.y * {tile.rows}u;\n  let n0 = w.x * {tile.columns}u;\n"
-        f"  let ty = l / {tile.threads[1]}u;\n  let tx = l % {tile.threads[1]}u;\n"
-        + "".join(f"  var {n} = vec4<f32>();\n" for n in (*sums, *left.registers, *right.registers))
+        beginning(tile, (*sums, *left.registers, *right.registers))
         + "  var k0 = start;\n"
         + left.read
         + right.read
