@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,8 @@ def _dtype(d: Draw) -> str:
 def unary(d: Draw) -> Problem:
     name, dtype = d.pick(tuple(UNARY)), _dtype(d)
     shape = d.shape(d.between(2, 3))
+    if name == "take":  # by index, of what has elements
+        shape = (*shape[:-1], max(1, shape[-1]))
     parts = [d.floats(shape, dtype, -1, 1) for _ in range(2)]
     ours, theirs = UNARY[name]
     return Problem(parts, of_parts(ours, 1), of_torchs_parts(theirs, 1), floor=1.0, dtype=dtype)
@@ -108,7 +111,7 @@ def products(d: Draw) -> Problem:
     dtype = _dtype(d)
     m, k, n = (d.size(d.pick((12, 70))) for _ in range(3))
     batch = d.shape(d.between(0, 1), 6)
-    if large := d.chance(0.15):  # more than one thread's work
+    if large := d.chance(0.3):  # more than one thread's work
         m, k, n = d.pick(((150, 200, 170), (170, 200, 130), (280, 210, 170), (60, 64, 70)))
         batch = () if m > 60 else d.pick(((18,), (1, 18), (3, 7)))
     parts = [d.floats((*batch, m, k), dtype, -1, 1) for _ in range(2)]
@@ -117,6 +120,16 @@ def products(d: Draw) -> Problem:
     parts += [d.floats((*batch, k, n), dtype, -1, 1) for _ in range(2)]
     f = of_parts(lambda a, b: a @ b, 2), of_torchs_parts(lambda a, b: a @ b, 2)
     return Problem(parts, *f, floor=math.sqrt(k), dtype=dtype)
+
+
+def quotients(d: Draw) -> Problem:
+    """Of numbers so small that their reciprocals overflow; the quotient of two is as any other."""
+    shape, scale = d.any_shape(), d.pick((1.0, 2.0**-128, 2.0**-136))
+    parts = [d.floats(shape, "float32", 0.5, 2.0, grad=False) for _ in range(4)]
+    # numbers of few digits: what is smaller than the smallest normal one has few
+    given = [replace(p, array=np.round(p.array * 16) / 16 * np.float32(scale)) for p in parts]
+    f = of_parts(lambda a, b: a / b, 2), of_torchs_parts(lambda a, b: a / b, 2)
+    return Problem(given, *f, floor=1.0)
 
 
 LINALG = ("inv", "det", "matrix_exp", "eigvalsh", "cholesky", "solve")
@@ -159,7 +172,8 @@ SECTION = OpSection(
     ("loop_nest", "single_op", "scan"),
     {
         "complex elements": (4, unary),
-        "complex products": (1, products),
+        "complex products": (1.5, products),
+        "complex quotients": (0.5, quotients),
         "complex matrices": (1, matrices),
     },
     weight=0.5,

@@ -47,6 +47,27 @@ def fractions(d: Draw) -> Problem:
     )
 
 
+def of_views(d: Draw) -> Problem:
+    """Tensors of NumPy's views: rows that repeat, every other column, backwards."""
+    shape, kind = d.any_shape(least=1), d.pick(("float32", "int64", "bool", "int8"))
+    a = d._values.integers(0, 2 if kind == "bool" else 90, shape).astype(kind)
+    axis, device = d.between(0, a.ndim - 1), d.device
+    how = d.pick(("rows", "columns", "backwards", "transposed"))
+    views = {
+        "rows": np.broadcast_to(a.take([0], axis) if a.shape[axis] else a, a.shape),
+        "columns": a[..., ::2],
+        "backwards": np.flip(a, axis),
+        "transposed": a.T,
+    }
+    view = views[how]
+    return Problem(
+        (),
+        lambda: eg.tensor(view, device=device) * 1,
+        lambda: torch.from_numpy(view.copy()) * 1,
+        "exact",
+    )
+
+
 UPDATES = {"add": torch.add, "subtract": torch.sub, "multiply": torch.mul, "divide": torch.div}
 
 
@@ -105,6 +126,7 @@ SECTION = OpSection(
     {
         "arange": (1, counted),
         "arange of fractions": (0.5, fractions),
+        "of NumPy's views": (0.7, of_views),
         "updates": (2, updated),
         "updates of integers": (1, whole),
     },

@@ -135,9 +135,11 @@ def specials(d: Draw) -> Problem:
         "nextafter": torch.nextafter,
     }
     name, shape, dtype = d.pick(tuple(names)), d.any_shape(), d.dtype()
-    if name == "nextafter" and dtype != "float64":  # the next of another dtype is another
+    if name == "nextafter" and dtype in ("float16", "bfloat16"):
         name = "signbit"
     first, other = d.specials(shape, dtype), names[name]
+    if name == "nextafter" and dtype == "float32":  # the next of another dtype is another
+        other = lambda x, y: torch.nextafter(x.float(), y.float()).double()  # noqa: E731
     if other is None:
         theirs = getattr(torch, name)
         if name == "sign":  # PyTorch's of NaN is 0; NumPy's and the Array API's is NaN
@@ -200,6 +202,10 @@ def roots(d: Draw) -> Problem:
     """Powers that are numbers, of zeros of both signs and infinities: NumPy takes other ways."""
     shape, dtype, exponent = d.any_shape(), d.dtype(halves=0), d.pick((0.5, 2.0, -1.0, 0.0, 3.0))
     x = d.specials(shape, dtype)
+    if shape and d.chance(0.3):  # a row of exponents
+        row = d.given(d._values.choice((0.5, 2.0, -1.0), shape[-1:]), dtype, False, False)
+        whole = lambda x, y: torch.pow(x, y.expand_as(x).contiguous())  # noqa: E731
+        return Problem((x, row), eg.pow, whole, "plain", dtype=dtype)
 
     def theirs(x: Any) -> Any:  # of a number 0.5 it takes the square root, which is NaN of -inf
         return torch.pow(x, torch.full_like(x, exponent))
@@ -215,9 +221,14 @@ def truths(d: Draw) -> Problem:
         "bitwise_and": torch.bitwise_and,
         "bitwise_or": torch.bitwise_or,
         "bitwise_xor": torch.bitwise_xor,
+        "equal": torch.eq,
+        "not_equal": torch.ne,
+        "where": lambda x, y: torch.where(x, y, ~x),
     }
     name, shape = d.pick(tuple(names)), d.any_shape()
     x, y = d.booleans(shape), d.booleans(shape)
+    if name == "where":
+        return Problem((x, y), lambda x, y: eg.where(x, y, ~x), names[name], "exact")
     return Problem(
         (x, y),
         lambda x, y: eg.logical_not(getattr(eg, name)(x, y)),
@@ -226,14 +237,19 @@ def truths(d: Draw) -> Problem:
     )
 
 
+FLOATS = ("float", "float", "float")  # of any width
 WHOLE = ("bool", "int8", "uint8", "int16", "int32", "int64")
 
 
 def converting(d: Draw) -> Problem:
     """From any dtype to any other, numbers that all of them have; and the functions of integers
     that are their own formula."""
-    shape, kind = d.any_shape(), d.pick(WHOLE)
+    shape, kind = d.any_shape(), d.pick((*WHOLE, *FLOATS))
     target = d.pick((*WHOLE, d.dtype(halves=0.5)))
+    if kind in FLOATS:  # with a fraction, which integers drop; integers have no negative zero
+        x = d.given(d._values.integers(0, 60, shape) / 4, d.dtype(halves=0.5), grad=False)
+        wide = getattr(torch, target) if target in WHOLE else torch.float64
+        return Problem((x,), lambda x: x.astype(target), lambda x: x.to(wide), "exact", dtype=target)
     name = d.pick(("astype", "astype", "square", "sign", "abs"))
     x = d.booleans(shape) if kind == "bool" else d.integers(shape, 0, 11, kind, layout=True)
     if name != "astype" and kind != "bool":

@@ -65,7 +65,12 @@ def products(d: Draw) -> Problem:
     else:
         batch[0] = 0
     x, y = d.floats((*batch, m, k), dtype), d.floats((*batch, k, n), dtype)
-    return Problem((x, y), lambda a, b: a @ b, lambda a, b: a @ b, "sums", dtype=dtype)
+    scale = d.pick((None, 2.0))  # what follows would be part of the product's kernel
+
+    def product(a: Any, b: Any) -> Any:
+        return a @ b if scale is None else a @ b * scale + 1.0
+
+    return Problem((x, y), product, product, "sums", floor=1.0, dtype=dtype)
 
 
 def normed(d: Draw) -> Problem:
@@ -118,15 +123,29 @@ def gathered(d: Draw) -> Problem:
 
 
 def attention(d: Draw) -> Problem:
-    """No queries, or no images; of keys at least one."""
-    queries, keys, width = d.size(9), d.size(9), d.size(16)
-    batch = d.pick((0, 2))
-    queries = 0 if batch else queries
-    shapes = ((batch, 2, queries, width), (batch, 2, keys, width), (batch, 2, keys, width))
+    """No queries, no images, rows without elements; of keys at least one."""
+    queries, keys, width, depth = d.size(9), d.size(9), d.size(16), d.size(16)
+    batch, empty = d.pick((0, 2)), d.pick(("queries", "queries", "width", "depth", "both"))
+    if batch and empty == "queries":
+        queries = 0
+    width, depth = width * (empty not in ("width", "both")), depth * (empty not in ("depth", "both"))
+    shapes = ((batch, 2, queries, width), (batch, 2, keys, width), (batch, 2, keys, depth))
     return Problem(
         tuple(d.floats(s) for s in shapes),
-        lambda q, k, v: eg.nn.functional.scaled_dot_product_attention(q, k, v),
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
+        lambda q, k, v: eg.nn.functional.scaled_dot_product_attention(q, k, v, scale=0.5),
+        lambda q, k, v: torch.softmax(q @ k.mT * 0.5, -1) @ v,
+    )
+
+
+def broadcast(d: Draw) -> Problem:
+    """Large operands whose result has no elements: a row, or a column, beside no rows."""
+    n, dtype = d.size(1 << 13), d.dtype()
+    shapes = d.pick((((0, n), (n,)), ((1, n), (0, 1)), ((n, 1), (n, 0)), ((0, n), (1, n))))
+    return Problem(
+        [d.floats(s, dtype, 1, 2) for s in shapes],
+        lambda x, y: x * y + x,
+        lambda x, y: x * y + x,
+        dtype=dtype,
     )
 
 
@@ -247,6 +266,7 @@ SECTION = OpSection(
         "no rows written": (0.4, written),
         "no sequences": (0.3, recurrent),
         "norms of no places": (0.4, images_normed),
+        "broadcast to nothing": (0.4, broadcast),
     },
     weight=0.5,
 )

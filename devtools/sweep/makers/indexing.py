@@ -78,6 +78,21 @@ def scatter_add(d: Draw) -> Problem:
     )
 
 
+def scatter_add_whole(d: Draw) -> Problem:
+    """Sums of integers are exact, whoever adds them."""
+    (shape, axis), kind = _x_shape(d), d.pick(("int32", "int64", "int8"))
+    part = list(shape)
+    part[axis] = d.size(max(1, 3 * shape[axis]))
+    index = d.integers(part, 0, d.pick((shape[axis], min(shape[axis], 2))))
+    x, s = (d.integers(n, -9, 9, kind, layout=True) for n in (shape, part))
+    return Problem(
+        (x, index, s),
+        lambda x, i, s: eg.scatter_add(x, i, s, axis=axis),
+        lambda x, i, s: torch.scatter_add(x, axis, i, s),
+        "exact",
+    )
+
+
 def index_add(d: Draw) -> Problem:
     shape, axis = _x_shape(d)
     dtype = d.dtype(halves=0)
@@ -139,6 +154,8 @@ def put(d: Draw) -> Problem:
 def assigned(d: Draw) -> Problem:
     """x[index] = rows, at places that are all different."""
     shape, _ = _x_shape(d)
+    if d.chance(0.1):  # so many rows that compiled code looks for the last write to each
+        shape = (d.pick((1 << 17, 1 << 18)) + d.between(-2, 2),)
     dtype, count = d.dtype(), d.between(1, shape[0])
     places = d._values.permutation(shape[0])[:count]
 
@@ -234,6 +251,7 @@ SECTION = OpSection(
         "gather": (2, gather),
         "embedding": (1, embedding),
         "scatter_add": (2, scatter_add),
+        "scatter_add of integers": (0.5, scatter_add_whole),
         "index_add": (1, index_add),
         "scatter amax": (0.7, scatter_extreme),
         "index_copy": (0.7, put),

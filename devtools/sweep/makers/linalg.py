@@ -95,45 +95,84 @@ def values(d: Draw) -> Problem:
 # --- Fourier transforms --------------------------------------------------------------------------
 
 
+_KINDS = {"float32": "complex64", "float64": "complex128"}
+_NORMS = ("backward", "backward", "ortho", "forward")
+
+
+def _parts_of(out: Any, lib: Any) -> list[Any]:
+    """As real numbers, so that there are gradients."""
+    return [lib.real(out), lib.imag(out)] if "complex" in str(out.dtype) else [out]
+
+
+def _lengths(d: Draw, axes: int) -> tuple[int, ...]:
+    shape = list(d.shape(axes, d.elements(1 << 14)))
+    if axes > 1 and d.chance(0.1):  # rows of a length that only NumPy serves, on several threads
+        shape = [*(1,) * (axes - 2), d.between(200, 400), d.pick((11 * 13, 17 * 23, 509))]
+    return tuple(max(1, n) for n in shape)
+
+
 def fourier(d: Draw) -> Problem:
-    """Real and complex, of any length; the result as real numbers, so that it has a gradient."""
-    shape = tuple(max(2, n) for n in d.shape(d.pick((1, 2, 2, 3)), d.elements(1 << 14)))
+    """Along one axis, of real and complex numbers, of any length."""
+    shape = _lengths(d, d.pick((1, 2, 2, 3)))
     axis = d.between(0, len(shape) - 1)
+    if len(shape) > 1 and d.chance(0.05):  # no rows
+        shape = tuple(n if k == axis else 0 for k, n in enumerate(shape))
     name, dtype = d.pick(("rfft", "fft", "ifft")), _dtype(d)
+    real, norm = name == "rfft" or d.chance(0.3), d.pick(_NORMS)
     length = math.sqrt(shape[axis])
-    kind = {"float32": "complex64", "float64": "complex128"}[dtype]
 
     def ours(x: eg.Tensor) -> Any:
-        out = getattr(eg.fft, name)(x if name == "rfft" else x.astype(kind), axis=axis)
-        return [eg.real(out), eg.imag(out)]
+        wide = x if real else x.astype(_KINDS[dtype])
+        return _parts_of(getattr(eg.fft, name)(wide, axis=axis, norm=norm), eg)
 
     def theirs(x: torch.Tensor) -> Any:
-        wide = (
-            x
-            if name == "rfft"
-            else x.to(torch.complex64 if x.dtype == torch.float32 else torch.complex128)
-        )
-        out = getattr(torch.fft, name)(wide, dim=axis)
-        return [out.real, out.imag]
+        if not x.numel():  # which MKL refuses
+            n = shape[axis] // 2 + 1 if name == "rfft" else shape[axis]
+            out = torch.zeros([n if k == axis else m for k, m in enumerate(shape)]) + x.sum()
+            return [out, out]
+        return _parts_of(getattr(torch.fft, name)(x, dim=axis, norm=norm) + 0j, torch)
 
     x = d.floats(shape, dtype, -1, 1)
     return Problem((x,), ours, theirs, floor=length, dtype=dtype)
 
 
+def several_axes(d: Draw) -> Problem:
+    """Along some axes, one after the other, of real and complex numbers."""
+    shape = tuple(max(1, n) for n in d.shape(d.pick((2, 3, 3)), d.elements(1 << 13)))
+    axes = tuple(d.permuted(len(shape))[: d.between(1, len(shape))])
+    name, dtype, norm = d.pick(("fftn", "ifftn", "rfftn")), _dtype(d), d.pick(_NORMS)
+    real = name == "rfftn" or d.chance(0.3)
+
+    def ours(x: eg.Tensor) -> Any:
+        wide = x if real else x.astype(_KINDS[dtype])
+        return _parts_of(getattr(eg.fft, name)(wide, axes=axes, norm=norm), eg)
+
+    def theirs(x: torch.Tensor) -> Any:
+        return _parts_of(getattr(torch.fft, name)(x, dim=axes, norm=norm) + 0j, torch)
+
+    x = d.floats(shape, dtype, -1, 1)
+    return Problem((x,), ours, theirs, floor=math.sqrt(math.prod(shape)), dtype=dtype)
+
+
 def inverse(d: Draw) -> Problem:
     shape = tuple(max(2, n) for n in d.shape(d.pick((1, 2)), d.elements(1 << 13)))
-    axis, dtype = d.between(0, len(shape) - 1), _dtype(d)
-    kind = {"float32": "complex64", "float64": "complex128"}[dtype]
+    axis, dtype, norm = d.between(0, len(shape) - 1), _dtype(d), d.pick(_NORMS)
     n = 2 * (shape[axis] - 1) + d.between(0, 1)
+    if len(shape) > 1 and d.chance(0.05):  # no rows
+        shape = tuple(n if k == axis else 0 for k, n in enumerate(shape))
 
     def ours(a: eg.Tensor, b: eg.Tensor) -> eg.Tensor:
-        return eg.fft.irfft(a.astype(kind) + b.astype(kind) * 1j, n=n, axis=axis)
+        whole = a.astype(_KINDS[dtype]) + b.astype(_KINDS[dtype]) * 1j
+        return eg.fft.irfft(whole, n=n, axis=axis, norm=norm)
 
     def theirs(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return torch.fft.irfft(torch.complex(a, b), n=n, dim=axis)
+        if not a.numel():  # which MKL refuses
+            sizes = [n if k == axis else m for k, m in enumerate(shape)]
+            return torch.zeros(sizes) + a.sum() + b.sum()
+        return torch.fft.irfft(torch.complex(a, b), n=n, dim=axis, norm=norm)
 
     inputs = [d.floats(shape, dtype, -1, 1) for _ in range(2)]
-    return Problem(inputs, ours, theirs, floor=1.0, dtype=dtype)
+    return Problem(inputs, ours, theirs, floor=1.0 if norm == "backward" else n, dtype=dtype)
 
 
 SECTION = OpSection(
@@ -157,6 +196,7 @@ SECTION = OpSection(
         "solve_triangular": (1, triangular),
         "eigvalsh": (1, values),
         "fft": (2, fourier),
+        "fftn": (1, several_axes),
         "irfft": (1, inverse),
     },
 )

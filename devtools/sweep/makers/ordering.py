@@ -117,6 +117,8 @@ def integers(d: Draw) -> Problem:
 
 def searchsorted(d: Draw) -> Problem:
     n, count = d.size(1 << 14), d.shape(d.pick((1, 2)))
+    if d.chance(0.15):
+        count = (d.between((1 << 14) - 9, (1 << 14) + 99),)
     dtype, right = d.dtype(halves=0.2), d.pick(("left", "right"))
     if d.chance(0.3):
         dtype = d.pick(("int32", "int64"))

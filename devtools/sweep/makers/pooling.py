@@ -50,8 +50,8 @@ def max_pool(d: Draw) -> Problem:
     window["ceil_mode"] = d.chance(0.2)
     window["return_indices"] = d.chance(0.3)
     name = f"max_pool{axes}d"
-    if axes == 2 and d.chance(0.1):  # of whole numbers, for which PyTorch has none
-        whole = d.integers(x.array.shape, -9, 9, d.pick(("int32", "int64", "int8")))
+    if axes == 2 and d.chance(0.15):  # of whole numbers, for which PyTorch has none
+        whole = d.integers(x.array.shape, 0, 9, d.pick(("int32", "int64", "int8", "uint64")))
         return Problem(
             (whole,),
             lambda t: eg.max_pool2d(t, **window),

@@ -107,6 +107,9 @@ def long_sums(d: Draw) -> Problem:
     batch = d.pick(((), (), (2,), (3,), (4,), (5,), (2, 2)))
     most = d.pick((5000, 5000, 60_000))  # so long that the last stretch is a few terms
     k = d.between(900, most) if d.chance(0.5) else d.size(most, 900)
+    if d.chance(0.3):  # about as many stretches as each has terms: the last has hardly any
+        depth = d.pick((43, 64, 85, 128))
+        k = depth * (depth + d.between(-3, 1)) + d.between(-3, 4)
     m, n = d.shape(2, max(1, MOST_PRODUCTS // (k * 4)))
     dtype = d.dtype()
     return Problem(
@@ -122,7 +125,8 @@ def integers(d: Draw) -> Problem:
     """Products of integers are exact, or wrap."""
     kind = d.pick(("int8", "int32", "int64", "uint8"))
     m, k, n = d.shape(3, min(1 << 20, 64 * d.elements()))
-    top = d.pick((10, 100, 1 << 20)) if kind in ("int32", "int64") else 10
+    # the last: sums that float64 does not have
+    top = d.pick((10, 100, 1 << 20, 1 << 26)) if kind in ("int32", "int64") else 10
     low = 0 if kind == "uint8" else -top
     inputs = [d.integers(s, low, top, kind, layout=True) for s in ((m, k), (k, n))]
     return Problem(inputs, eg.matmul, torch.matmul, "exact")

@@ -77,6 +77,20 @@ def standardized(d: Draw) -> Problem:
     return Problem((x,), ours, theirs, "values")
 
 
+def several(d: Draw) -> Problem:
+    """Sums over different rows of the same columns, in one pass over them."""
+    shape = tuple(max(1, n) for n in d.shape(3, d.elements(1 << 18)))
+    if d.chance(0.5):  # many terms of each
+        shape = (d.pick((3, 600, 1100)), d.pick((3, 300, 700)), d.size(9))
+    some = [d.pick(((0,), (1,), (0, 1), (0, 1, 2))) for _ in range(d.between(2, 3))]
+
+    def of(lib: Any) -> Callable[..., Any]:
+        return lambda x, y: [(lib.tanh(x) * y).sum(axes) for axes in some]
+
+    inputs = [d.floats(s, "float32", -2, 2) for s in (shape, shape)]
+    return Problem(inputs, of(eg), of(torch), "values", floor=1.0)
+
+
 def extremes(d: Draw) -> Problem:
     """amax and amin share the gradient among equals."""
     shape, name, keep = _shape(d), d.pick(("amax", "amin")), d.chance(0.4)
@@ -259,6 +273,7 @@ SECTION = OpSection(
         "sum": (3, sums),
         "sum of products": (2, squares),
         "sum of standardized": (1, standardized),
+        "several sums": (0.7, several),
         "amax": (2, extremes),
         "var": (2, moments),
         "prod": (1, products),

@@ -20,7 +20,7 @@ def ctc(d: Draw) -> Problem:
     batch, classes = d.size(9), d.between(2, 40)
     longest = d.size(d.pick((3, 12, 40)))
     steps = d.between(2 * longest + 1, 2 * longest + 9)  # every target can be emitted
-    dtype, reduction = d.dtype(halves=0), d.pick(("none", "sum", "mean"))
+    dtype, reduction = d.dtype(), d.pick(("none", "sum", "mean"))
     rng = d._values
     targets = rng.integers(1, d.pick((classes, 2)), (batch, longest))
     lengths = rng.integers(1, longest + 1, batch)

@@ -273,8 +273,6 @@ def attention(
     mask: ArrayLayout | None = None,
 ) -> Work:
     """softmax(q k^T * scale + mask) v; with `causal`, query i attends to keys 0 to i."""
-    if not out.size:
-        return Work(())
     p = _AttentionWriter(q, k, v, mask, causal)
     p.layouts["out"] = out
     t, code = p.t, p.code
@@ -327,8 +325,6 @@ def attention_grads(
     mask: ArrayLayout | None = None,
 ) -> Work:
     """The derivative of <g, attention(q, k, v)> by q, k and v, one after the other in `out`."""
-    if not out.size:
-        return Work(())
     p = _AttentionWriter(q, k, v, mask, causal)
     p.layouts["g"] = g
     t, code = p.t, p.code

@@ -189,9 +189,9 @@ class Kernel:
         self.recent = True
         out: Array = empty(shape, self.out)
         count = out.size
-        if 0 < count <= SERIAL_MAX:
+        if count <= SERIAL_MAX:
             compiled.function(0, count, address_of(out), *given)
-        elif count:
+        else:
             _run(compiled, count, (address_of(out), *given))
         return out
 

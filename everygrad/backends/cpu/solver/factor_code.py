@@ -44,8 +44,7 @@ class _Code(MatrixCode):
     def letter(self, letter: str) -> Value:
         name = f"@letter.{letter}"
         text = f'{name} = private constant [2 x i8] c"{letter}\\00"'
-        if text not in self.globals:
-            self.globals.append(text)
+        self.globals.append(text)
         return Value("ptr", name)
 
     def routine(self, word: int, args: Sequence[Value]) -> None:
@@ -91,7 +90,7 @@ class _Code(MatrixCode):
         return self.at(base, self.mul(size, self.parts), self.given)
 
     def function(self) -> str:
-        return "\n".join([*self.globals, super().function()])
+        return "\n".join([*dict.fromkeys(self.globals), super().function()])
 
 
 def _eigh(dtype: DType) -> str:

@@ -214,9 +214,6 @@ def product(
             buffer = f"a{len(inputs)}"
             inputs.append(x.storage)
         sides.append(Side(buffer, abs(step) < abs(other)))
-    if len(inputs) == 2 and inputs[0] is inputs[1]:
-        inputs.pop()
-        sides[1] = sides[1]._replace(buffer="a0")
     source = _product_text(*sides, subtract, lower, len(inputs))
     params = [*sizes, *left.words, *right.words, *out.words]
     grid = (-(-columns // TILE), -(-rows // TILE))
