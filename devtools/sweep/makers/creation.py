@@ -52,17 +52,23 @@ def of_views(d: Draw) -> Problem:
     shape, kind = d.any_shape(least=1), d.pick(("float32", "int64", "bool", "int8"))
     a = d._values.integers(0, 2 if kind == "bool" else 90, shape).astype(kind)
     axis, device = d.between(0, a.ndim - 1), d.device
-    how = d.pick(("rows", "columns", "backwards", "transposed"))
+    how = d.pick(("rows", "rows", "columns", "backwards", "transposed"))
     views = {
         "rows": np.broadcast_to(a.take([0], axis) if a.shape[axis] else a, a.shape),
         "columns": a[..., ::2],
         "backwards": np.flip(a, axis),
         "transposed": a.T,
     }
-    view = views[how]
+    view, moved = views[how], d.chance(0.5)  # from the CPU, where a tensor shares the memory
+
+    def ours() -> Any:
+        if not moved:
+            return eg.tensor(view, device=device) * 1
+        return eg.from_numpy(view).to(device) * 1
+
     return Problem(
         (),
-        lambda: eg.tensor(view, device=device) * 1,
+        ours,
         lambda: torch.from_numpy(view.copy()) * 1,
         "exact",
     )

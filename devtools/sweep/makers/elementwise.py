@@ -245,17 +245,21 @@ def converting(d: Draw) -> Problem:
     """From any dtype to any other, numbers that all of them have; and the functions of integers
     that are their own formula."""
     shape, kind = d.any_shape(), d.pick((*WHOLE, *FLOATS))
-    target = d.pick((*WHOLE, d.dtype(halves=0.5)))
+    target = d.dtype(halves=0.6) if d.chance(0.5) else d.pick(WHOLE)
     if kind in FLOATS:  # with a fraction, which integers drop; integers have no negative zero
         x = d.given(d._values.integers(0, 60, shape) / 4, d.dtype(halves=0.5), grad=False)
-        wide = getattr(torch, target) if target in WHOLE else torch.float64
-        return Problem((x,), lambda x: x.astype(target), lambda x: x.to(wide), "exact", dtype=target)
+    wide = getattr(torch, target) if target in WHOLE else torch.float64
+
+    def theirs(x: Any) -> Any:
+        return x.to(wide)
+
+    if kind in FLOATS:
+        return Problem((x,), lambda x: x.astype(target), theirs, "exact", dtype=target)
     name = d.pick(("astype", "astype", "square", "sign", "abs"))
     x = d.booleans(shape) if kind == "bool" else d.integers(shape, 0, 11, kind, layout=True)
     if name != "astype" and kind != "bool":
         return Problem((x,), getattr(eg, name), getattr(torch, name), "exact")
-    wide = getattr(torch, target) if target in WHOLE else torch.float64
-    return Problem((x,), lambda x: x.astype(target), lambda x: x.to(wide), "exact", dtype=target)
+    return Problem((x,), lambda x: x.astype(target), theirs, "exact", dtype=target)
 
 
 def ternary(d: Draw) -> Problem:

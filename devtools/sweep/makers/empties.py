@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,17 @@ def normed(d: Draw) -> Problem:
     )
 
 
+def places(d: Draw) -> Problem:
+    """Where the largest of each row is, of no rows."""
+    x, name = d.floats(_emptied(d, 2, keep=1), d.dtype(), grad=False), d.pick(("argmax", "argmin"))
+    return Problem(
+        (x,),
+        lambda x: getattr(eg, name)(x, axis=-1),
+        lambda x: getattr(torch, name)(x, -1),
+        "exact",
+    )
+
+
 def images(d: Draw) -> Problem:
     """A convolution or pooling of no images."""
     c, out, dtype = d.size(20), d.size(20), d.dtype(halves=0)
@@ -128,7 +140,8 @@ def attention(d: Draw) -> Problem:
     batch, empty = d.pick((0, 2)), d.pick(("queries", "queries", "width", "depth", "both"))
     if batch and empty == "queries":
         queries = 0
-    width, depth = width * (empty not in ("width", "both")), depth * (empty not in ("depth", "both"))
+    width = 0 if empty in ("width", "both") else width
+    depth = 0 if empty in ("depth", "both") else depth
     shapes = ((batch, 2, queries, width), (batch, 2, keys, width), (batch, 2, keys, depth))
     return Problem(
         tuple(d.floats(s) for s in shapes),
@@ -139,7 +152,7 @@ def attention(d: Draw) -> Problem:
 
 def broadcast(d: Draw) -> Problem:
     """Large operands whose result has no elements: a row, or a column, beside no rows."""
-    n, dtype = d.size(1 << 13), d.dtype()
+    n, dtype = d.between(1 << 10, 1 << 15), d.dtype()
     shapes = d.pick((((0, n), (n,)), ((1, n), (0, 1)), ((n, 1), (n, 0)), ((0, n), (1, n))))
     return Problem(
         [d.floats(s, dtype, 1, 2) for s in shapes],
@@ -223,8 +236,15 @@ def factored(d: Draw) -> Problem:
     dtype = d.dtype(halves=0, wide=0.5)
     m, n, batch = d.pick(((0, 0, ()), (3, 3, (0,)), (4, 3, (0,)), (3, 0, ())))
     x = d.floats((*batch, m, n), dtype, layout=False)
-    square = ("eigh", "slogdet", "lu") if m == n else ()
-    name = d.pick(("qr", "svdvals", "fft", "lstsq", *square))
+    square = ("eigh", "slogdet") if m == n else ()
+    name = d.pick(("qr", "qr complete", "lu", "svdvals", "fft", "lstsq", *square))
+    if name == "qr complete":  # for whose derivative PyTorch has no formula
+        return Problem(
+            (replace(x, grad=False),),
+            lambda x: list(eg.linalg.qr(x, mode="complete")),
+            lambda x: list(torch.linalg.qr(x, mode="complete")),
+            dtype=dtype,
+        )
     if name == "lstsq":
         y = d.floats((*batch, m, 2), dtype, layout=False)
         return Problem(
@@ -257,6 +277,7 @@ SECTION = OpSection(
         "rows without elements": (4, rows),
         "products without elements": (2, products),
         "norms of no rows": (1, normed),
+        "places in no rows": (0.4, places),
         "no images": (1, images),
         "no indices": (1, gathered),
         "attention of nothing": (0.5, attention),

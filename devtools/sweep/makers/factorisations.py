@@ -39,7 +39,8 @@ def _spaced(d: Draw, batch: tuple[int, ...], n: int) -> Any:
 def _sizes(d: Draw) -> tuple[int, int, tuple[int, ...]]:
     most = d.pick((6, 24, 40, 70, 110))  # gradients change their ways at 32
     batch = d.shape(d.pick((0, 1, 1, 2)), d.pick((3, 60)) if most < 70 else 3)
-    return d.size(most), d.size(most), tuple(max(1, n) for n in batch)
+    least = 33 if most >= 70 else 1
+    return d.size(most, least), d.size(most, least), tuple(max(1, n) for n in batch)
 
 
 def _parts(d: Draw, a: Any, dtype: str, whole: bool) -> list[Given]:

@@ -106,7 +106,7 @@ def _parts_of(out: Any, lib: Any) -> list[Any]:
 
 def _lengths(d: Draw, axes: int) -> tuple[int, ...]:
     shape = list(d.shape(axes, d.elements(1 << 14)))
-    if axes > 1 and d.chance(0.1):  # rows of a length that only NumPy serves, on several threads
+    if axes > 1 and d.chance(0.2):  # rows of a length that only NumPy serves, on several threads
         shape = [*(1,) * (axes - 2), d.between(200, 400), d.pick((11 * 13, 17 * 23, 509))]
     return tuple(max(1, n) for n in shape)
 

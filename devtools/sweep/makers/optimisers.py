@@ -10,7 +10,7 @@ import torch
 
 import everygrad as eg
 from devtools.sweep.compare import difference
-from devtools.sweep.draw import Draw
+from devtools.sweep.draw import DTYPES, Draw
 from devtools.sweep.registry import Context
 
 STEPS = 3
@@ -26,6 +26,7 @@ class Optimising:
     shapes: list[tuple[int, ...]]
     settings: dict[str, Any]
     device: str
+    dtype: str = "float32"
 
     def title(self) -> str:
         return f"{self.op} {self.settings} of {len(self.shapes)} tensors {self.shapes[:9]}"
@@ -35,10 +36,13 @@ class Optimising:
 
     def check(self) -> list[str]:
         rng = np.random.default_rng(self.draw.seed)
-        start = [rng.standard_normal(s).astype(np.float32) for s in self.shapes]
-        slopes = [
-            [rng.standard_normal(s).astype(np.float32) for s in self.shapes] for _ in range(STEPS)
-        ]
+        kind = DTYPES.get(self.dtype, self.dtype)
+
+        def some() -> list[Any]:
+            arrays = [rng.standard_normal(s).astype(kind) for s in self.shapes]
+            return [a.astype(np.float32) for a in arrays]
+
+        start, slopes = some(), [some() for _ in range(STEPS)]
         right = self._theirs(start, slopes)
         found = []
         for way in ("eager", "jit"):
@@ -49,7 +53,8 @@ class Optimising:
                 continue
             for k, (a, b, x) in enumerate(zip(got, right, start, strict=True)):
                 scale = np.abs(b) + np.abs(x) + 4 * self.settings["lr"]
-                text = difference(a, b, scale, "values", "float32")
+                # of halves the parameter and its momentum are rounded in each step
+                text = difference(a.astype(np.float64), b, scale, "values", self.dtype)
                 found += [f"{way}: parameter {k}: {text}"] if text else []
         return found
 
@@ -63,20 +68,22 @@ class Optimising:
         return [p.numpy() for p in params]
 
     def _ours(self, start: list[Any], slopes: list[list[Any]], compiled: bool) -> list[Any]:
-        params = [eg.tensor(a, device=self.device, requires_grad=True) for a in start]
+        params = [
+            eg.tensor(a, dtype=self.dtype, device=self.device, requires_grad=True) for a in start
+        ]
         opt = getattr(eg.optim, self.op)(params, **self.settings)
 
         def step(given: list[eg.Tensor]) -> None:
             opt.zero_grad()
             total = eg.zeros((), device=self.device)
             for p, g in zip(params, given, strict=True):
-                total = total + (p * g).sum()
+                total = total + (p * g).astype("float32").sum()
             total.backward()
             opt.step()
 
         run = eg.jit(step) if compiled else step
         for grads in slopes:
-            run([eg.tensor(g, device=self.device) for g in grads])
+            run([eg.tensor(g, dtype=self.dtype, device=self.device) for g in grads])
         return [p.detach().numpy() for p in params]
 
 
@@ -101,7 +108,10 @@ class Optimisers:
         count = draw.pick((1, 2, 3, 8, 17, 40))
         each = max(1, draw.elements(1 << 17) // count)
         shapes = [draw.shape(draw.pick((0, 1, 2, 2, 3)), each) for _ in range(count)]
-        return Optimising(name, draw, shapes, settings, device)
+        # Adam's squares and its epsilon are more than halves hold
+        halves = ("float16", "bfloat16") if name == "SGD" else ()
+        dtype = draw.pick(("float32", "float32", *halves))
+        return Optimising(name, draw, shapes, settings, device, dtype)
 
     def draw(self, seed: int, context: Context) -> Optimising:
         return self._case(Draw(seed, context.device, GENERATORS, context.largest), context.device)

@@ -21,11 +21,11 @@ def _shape(d: Draw, least: int = 1) -> tuple[int, ...]:
 
 def softmax(d: Draw) -> Problem:
     shape, name = d.any_shape(least=1), d.pick(("softmax", "log_softmax"))
-    axis, dtype = d.between(0, len(shape) - 1), d.dtype()
+    axis, dtype, twice = d.between(0, len(shape) - 1), d.dtype(), d.chance(0.2)
     return Problem(
-        (d.floats(shape, dtype, -5, 5),),
-        lambda x: getattr(eg, name)(x, axis=axis),
-        lambda x: referee.softmax(x, axis, name == "log_softmax"),
+        [d.floats(shape, dtype, -5, 5) for _ in range(1 + twice)],  # of the same layout, or not
+        lambda *xs: [getattr(eg, name)(x, axis=axis) for x in xs],
+        lambda *xs: [referee.softmax(x, axis, name == "log_softmax") for x in xs],
         "values",
         dtype=dtype,
     )

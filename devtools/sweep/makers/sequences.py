@@ -20,7 +20,7 @@ def ctc(d: Draw) -> Problem:
     batch, classes = d.size(9), d.between(2, 40)
     longest = d.size(d.pick((3, 12, 40)))
     steps = d.between(2 * longest + 1, 2 * longest + 9)  # every target can be emitted
-    dtype, reduction = d.dtype(), d.pick(("none", "sum", "mean"))
+    dtype, reduction = d.dtype(halves=0.3), d.pick(("none", "sum", "mean"))
     rng = d._values
     targets = rng.integers(1, d.pick((classes, 2)), (batch, longest))
     lengths = rng.integers(1, longest + 1, batch)
@@ -108,7 +108,7 @@ def _stepped(mode: str, x: Any, gates: Any, states: Any) -> Any:
 
 def recurrent(d: Draw) -> Problem:
     """A layer over a few steps; what goes round and round is rounded as often."""
-    mode, dtype = d.pick(("lstm", "lstm", "gru", "tanh", "relu")), d.dtype(halves=0)
+    mode, dtype = d.pick(("lstm", "lstm", "gru", "tanh", "relu")), d.dtype()
     gates, states, *_ = MODES[mode]
     steps, batch, hidden = d.between(1, 5), d.size(d.pick((9, 40, 70))), d.size(d.pick((70, 600)))
     x = d.floats((steps, batch, gates * hidden), dtype, -1, 1)

@@ -187,9 +187,7 @@ def _ctc(p: Any, v: Value) -> bool:
 
 
 def _recurrent(p: Any, v: Value, lower: Callable[[Any, Value], bool]) -> bool:
-    if v.dtype not in REAL or not v.args[0].size:
-        return False
-    return lower(p, v)
+    return v.dtype in REAL and lower(p, v)
 
 
 def _order(p: Any, v: Value, downwards: str) -> bool:

@@ -96,8 +96,6 @@ def _phaseless(x: Any, diagonal: Any, beside: Any) -> bool:
 
 
 def eigh_vjp(g: Any, out: Any) -> Any:
-    if not out.size:
-        return NotImplemented
     n = out.shape[-2]
     if n**3 <= SMALL_GRADIENT:
         return lazy_native.native_gradients().gradient("eigh", g, out, n, n)
@@ -118,8 +116,6 @@ def eigh_vjp(g: Any, out: Any) -> Any:
 def svd_vjp(g: Any, out: Any, m: int) -> Any:
     k = out.shape[-1]
     n = out.shape[-2] - m - 1
-    if not out.size:
-        return NotImplemented
     if m * n * k <= SMALL_GRADIENT:
         return lazy_native.native_gradients().gradient("svd", g, out, m, n)
     u, values, v = out[..., :m, :], out[..., m, :].real, out[..., m + 1 :, :]
