@@ -166,7 +166,7 @@ class Locations(Contents):
             self.mark(vars(module), f"{module.__name__}.__dict__")
             return vars(module)
         if value is UNKNOWN:
-            if not is_ours(file):
+            if not is_ours(file) or "__getattr__" not in vars(module):
                 place = Item(f"{module.__name__}.{name}", vars(module), MISSING, name)
                 self.note(place, (str, name))
             return UNKNOWN

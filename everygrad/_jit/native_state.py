@@ -11,6 +11,7 @@ import io
 import os
 import random
 import sys
+import weakref
 from collections.abc import Sequence
 from pathlib import PurePath
 from queue import SimpleQueue
@@ -29,6 +30,9 @@ _FILES = {f"genericpath.{name}" for name in ("exists", "isfile", "isdir", "getsi
 _FILES |= {f"{os.name}.listdir", f"{os.name}path.exists", "posixpath.lexists"}
 _READING = frozenset(("read", "read1", "readline", "readlines", "readinto", "readall", "__next__"))
 _TAKING = frozenset(("get", "get_nowait"))  # what is put in is no part of the result
+# what tracing itself changes: it holds what it sees, and collects no garbage
+_DISTURBED = {"gc.isenabled", "gc.get_count", "sys.getrefcount", "weakref.getweakrefcount"}
+_DISTURBED |= {"gc.get_objects", "gc.get_referrers", "_weakref.getweakrefcount"}
 _DRAWING = {f"{os.name}.urandom", "posix.urandom", "uuid.uuid1", "uuid.uuid4"}
 
 
@@ -62,6 +66,10 @@ def is_decimal(value: Any) -> bool:
     return value is decimal.Decimal or isinstance(value, decimal.Decimal)
 
 
+def is_alive(reference: weakref.ref[Any]) -> bool:
+    return reference() is not None
+
+
 def only_asks(callee: Any, owner: Any, name: str) -> bool:
     """Whether a call tells how an object written in C, or the file system, is."""
     if name in _FILES:
@@ -71,8 +79,8 @@ def only_asks(callee: Any, owner: Any, name: str) -> bool:
 
 
 def refuse_outside(callee: Any, owner: Any, name: str, args: Sequence[Any]) -> None:
-    """Raise where a call reads a file or a database, takes from a queue, or asks the system for
-    random numbers."""
+    """Raise where a call reads a file or a database, takes from a queue, asks the system for
+    random numbers, or the interpreter for what tracing changes."""
     method = getattr(callee, "__name__", "")
     module = str(getattr(callee, "__module__", ""))
     systems = isinstance(owner, random.SystemRandom) or callee is random.SystemRandom
@@ -80,6 +88,11 @@ def refuse_outside(callee: Any, owner: Any, name: str, args: Sequence[Any]) -> N
         raise TraceError(
             f"jit: the function draws random numbers by {method}(), which a replay would not do "
             f"again; draw with eg.rand() and its relatives, or pass the numbers as arguments"
+        )
+    if name in _DISTURBED:
+        raise TraceError(
+            f"jit: the function asks {name}(), whose answer tracing changes; ask outside, and pass "
+            f"what it says as an argument"
         )
     if callee is open:
         what = "a file" if _reads(args[1:2]) else ""

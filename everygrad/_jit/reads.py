@@ -65,7 +65,7 @@ from everygrad._jit.inspection import (
     values_of_cells,
 )
 from everygrad._jit.locations import Locations
-from everygrad._jit.native_state import is_decimal, only_asks, refuse_outside
+from everygrad._jit.native_state import is_alive, is_decimal, only_asks, refuse_outside
 from everygrad.errors import TraceError
 
 _HARMLESS: frozenset[Any] = frozenset((id, print, range, super, object))
@@ -76,6 +76,7 @@ _SETTINGS = {
     *("sys.getrecursionlimit", "sys.getswitchinterval", "posix.getcwd"),
     *("numpy.geterr", "numpy.get_printoptions", "decimal.getcontext", "logging.getLogger"),
     *("_locale.localeconv", "locale.getlocale", "threading.current_thread"),
+    *("threading.active_count", "signal.getsignal", "gc.get_threshold", "gc.get_debug"),
 }
 _ENVIRONMENT: frozenset[Any] = frozenset((os.getenv, os.path.expandvars, os.path.expanduser))
 _INTO_NAMESPACES = (dir, inspect.getmembers, inspect.getattr_static)
@@ -165,6 +166,7 @@ class Reads(Locations):
         if callee in _INTO_NAMESPACES and args and isinstance(args[0], ModuleType | type):
             args = [self.attribute(args[0], "__dict__")]
         if isinstance(callee, weakref.ref):
+            self.answer(f"{self.text_of(callee)}() is there", is_alive, [callee])
             self.mark(callee(), self.text_of(callee))
             return callee()
         if isinstance(callee, functools._lru_cache_wrapper):

@@ -319,6 +319,8 @@ def test_what_is_outside_of_the_process_is_refused(tmp_path: Path) -> None:
     refused(r"uses a file by read_text\(\)", lambda x: x * float(path.read_text()), x)
     refused(r"uses a queue by get\(\)", lambda x: x * q.get(), x)
     refused(r"uses a database by execute\(\)", lambda x: base.execute("select 1") and x, x)
+    refused(r"asks gc.isenabled\(\)", lambda x: x if gc.isenabled() else -x, x)
+    refused(r"asks sys.getrefcount\(\)", lambda x: x * sys.getrefcount(base), x)
     with path.open() as file:
         refused(r"uses a file by read\(\)", lambda x: x * float(file.read()), x)
     with path.open("a") as file:  # what is written is no part of the result

@@ -7,12 +7,16 @@ import collections
 import decimal
 import enum
 import functools
+import gc
 import io
 import operator
 import os
+import signal
+import sys
 import tempfile
 import threading
 import types
+import weakref
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -280,3 +284,62 @@ def a_tensor_of_a_text_in_memory() -> Case:
 
     change(2.0)
     return lambda x: x * eg.tensor([float(k) for k in held.getvalue().split()])[0], change
+
+
+class _Node:
+    pass
+
+
+def what_a_weak_reference_is_to() -> Case:
+    """Whether there is anything; the case itself must not hold it."""
+    held: list[Any] = []
+    parent: list[Any] = [None]
+
+    def change(v: float) -> None:
+        held[:] = [_Node()]
+        parent[0] = weakref.ref(held[0])
+        if v == 3.0:
+            held.clear()
+
+    return lambda x: x * (3.0 if parent[0]() is None else 2.0), change
+
+
+def what_a_weak_reference_is_to_and_no_more() -> Case:
+    """One reference, whose object goes and cannot come again."""
+    held = [_Node()]
+    parent = weakref.ref(held[0])
+    names = {"one": parent}
+
+    def change(v: float) -> None:
+        if v == 3.0:
+            held.clear()
+        elif not held:  # another reference under the same name
+            held.append(_Node())
+            names["one"] = weakref.ref(held[0])
+
+    return lambda x: x * (3.0 if names["one"]() is None else 2.0), change
+
+
+def how_signals_are_handled() -> Case:
+    def change(v: float) -> None:
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN if v == 3.0 else signal.SIG_DFL)
+
+    ignored = signal.SIG_IGN
+    return lambda x: x * (3.0 if signal.getsignal(signal.SIGUSR2) == ignored else 2.0), change
+
+
+def when_garbage_is_collected() -> Case:
+    def change(v: float) -> None:
+        gc.set_threshold(700 if v == 2.0 else 701, 10, 10)
+
+    return lambda x: x * (gc.get_threshold()[0] - 698.0), change
+
+
+def what_a_library_has_not() -> Case:
+    def change(v: float) -> None:
+        if v == 3.0:
+            sys.everygrad_test = v  # type: ignore[attr-defined]
+        elif hasattr(sys, "everygrad_test"):
+            del sys.everygrad_test
+
+    return lambda x: x * (3.0 if hasattr(sys, "everygrad_test") else 2.0), change
