@@ -196,7 +196,8 @@ class _Rank(threading.Thread):
     """One simulated rank."""
 
     def __init__(self, fn: Callable[..., Any], args: Any, board: Board, number: int) -> None:
-        super().__init__(name=f"rank-{number}", daemon=True)
+        super().__init__(name=f"everygrad-rank-{number}", daemon=True)
+        self.awaited_by = threading.current_thread()  # who does nothing else meanwhile
         self.fn = fn
         self.args = args
         self.carrier = LocalCarrier(board, number)

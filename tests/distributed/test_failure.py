@@ -243,7 +243,7 @@ def test_an_interrupt_ends_simulated_ranks() -> None:
         signal.signal(signal.SIGINT, before)
     assert sorted(ended) == [(rank, "KeyboardInterrupt") for rank in range(3)]
     for t in threading.enumerate():  # which have all but ended
-        if t.name.startswith("rank-"):
+        if t.name.startswith("everygrad-rank-"):
             t.join(5.0)
             assert not t.is_alive()
     assert dist.run_local(dist.rank, 2) == [0, 1]

@@ -16,7 +16,7 @@ def address(t: Any) -> int:
     return t._data.__array_interface__["data"][0]
 
 
-def make() -> tuple[Any, Callable[[], None]]:
+def make(compiled: bool = False) -> tuple[Any, Callable[[], None]]:
     """A parameter whose memory is the pool's, and a step that takes 0.5 from every element."""
     p = eg.tensor(np.ones(SHAPE, np.float32), requires_grad=True)
     opt = optim.SGD([p], lr=0.5)
@@ -25,12 +25,18 @@ def make() -> tuple[Any, Callable[[], None]]:
         p.grad = eg.ones(SHAPE)
         opt.step()
 
+    if compiled:
+        step = eg.jit(step)
     step()  # the first value came from the user: its memory is not the pool's
     return p, step
 
 
-def test_a_step_rewrites_the_parameter_in_place() -> None:
-    p, step = make()
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_step_rewrites_the_parameter_in_place(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everygrad._jit.entry._others_may_look", lambda: False)
+    p, step = make(compiled)
     before = address(p)
     step()
     assert address(p) == before
@@ -51,9 +57,10 @@ WATCHERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", WATCHERS)
-def test_nobody_sees_a_value_change(name: str) -> None:
-    p, step = make()
+def test_nobody_sees_a_value_change(name: str, compiled: bool) -> None:
+    p, step = make(compiled)
     held = WATCHERS[name](p)
     seen = held["p"] if isinstance(held, dict) else held
     before = np.array(seen.detach() if isinstance(seen, eg.Tensor) else seen)

@@ -12,9 +12,11 @@ counted by itself.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from operator import attrgetter
 from typing import Any
 from weakref import getweakrefcount
 
@@ -50,16 +52,27 @@ def _named_counts() -> tuple[int, int]:
     return refcount(payload), refcount(block)
 
 
+def _listed_count() -> int:
+    """The result of refcount for a block that the pool and one array hold, looked at in a list."""
+    pool = [np.empty(8, np.uint8)]
+    payloads = [pool[0][:4].view(np.uint8)]
+    return max(map(refcount, [*map(_base, payloads)]))
+
+
+_base = attrgetter("base")
 _IDLE = calibrated(_idle_count())
 _ONE_NAME, _ONE_VIEW = map(calibrated, _named_counts())
+_LISTED = calibrated(_listed_count())
 
 
 class MemoryCount:
-    """The bytes of the pool that one context holds. Arrays below `SMALLEST` are not the pool's."""
+    """The bytes of the pool that one context holds, and of the arenas of functions that were
+    compiled in it. Arrays below `SMALLEST` are not the pool's."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._most = 0
+        self.apart: list[weakref.ref[Any]] = []  # blocks that are not the pool's
 
     @property
     def in_use(self) -> int:
@@ -88,6 +101,7 @@ class Pool:
 
     def __init__(self) -> None:
         self.blocks: dict[int, list[Any]] = {}
+        self.held: set[int] = set()  # the ids of all of them
         self.retained = 0
         self.lock = threading.Lock()
         self.owners: dict[int, MemoryCount] = {}  # of blocks by id, where memory is counted
@@ -114,6 +128,7 @@ class Pool:
                 size  # first: if this is interrupted, the next trim corrects the excess
             )
             self.blocks.setdefault(size, []).append(block)
+            self.held.add(id(block))
             made = _array(block, shape, dtype)
             self.note(block)
             return made
@@ -129,7 +144,7 @@ class Pool:
 
     def held_by(self, count: MemoryCount) -> int:
         """Bytes of the blocks in use that were taken while this count was in force."""
-        total = 0
+        total = sum(block.nbytes for found in count.apart if (block := found()) is not None)
         for size, blocks in self.blocks.items():
             for block in blocks:
                 if refcount(block) != _IDLE and self.owners.get(id(block)) is count:
@@ -138,7 +153,7 @@ class Pool:
 
     def holds(self, block: Any) -> bool:
         """Whether a block belongs to the pool."""
-        return any(block is b for b in self.blocks.get(block.nbytes - ALIGNMENT, ()))
+        return id(block) in self.held
 
     def free_idle(self) -> None:
         """Gives blocks that nobody uses back to the system."""
@@ -149,6 +164,7 @@ class Pool:
                 for block in blocks:
                     if refcount(block) == _IDLE:
                         freed += size
+                        self.held.discard(id(block))
                     else:
                         used.append(block)
                 self.blocks[size] = used
@@ -165,6 +181,7 @@ class Pool:
                     if refcount(block) != _IDLE and (count := self.owners.get(id(block))):
                         kept.setdefault(size, []).append(block)
                         owners[id(block)] = count
+        self.held = {id(block) for blocks in kept.values() for block in blocks}
         self.blocks, self.owners = kept, owners
         self.retained = 0
 
@@ -202,6 +219,12 @@ class Recycled:
         return fresh
 
 
+def note_apart(block: Any) -> None:
+    """Count a large block that a compiled function keeps for itself."""
+    if (count := counting.get()) is not None and block.nbytes >= SMALLEST:
+        count.apart.append(weakref.ref(block))
+
+
 _pool = Pool()
 empty = _pool.empty
 free_idle = _pool.free_idle
@@ -219,11 +242,24 @@ def count_memory() -> Iterator[MemoryCount]:
 
 
 def is_sole_owner(array: Any) -> bool:
-    """Whether this array is the sole owner of its memory: its own, or a block of the pool."""
+    """Whether this array is the sole owner of its memory: its own, or a block of which there is
+    no other view. The pool knows a block until it is trimmed."""
     block = array.base
     if block is None:
         return bool(array.flags.owndata)
-    return type(block) is np.ndarray and refcount(block) <= _ONE_VIEW and _pool.holds(block)
+    if type(block) is not np.ndarray or not block.flags.owndata:
+        return False
+    return refcount(block) <= (_ONE_VIEW if _pool.holds(block) else _ONE_VIEW - 1)
+
+
+def are_sole_owners(arrays: Iterable[Any]) -> bool:
+    """Whether arrays in blocks, each of which was the only one in its block, still are: a few
+    native calls for hundreds. False also where the pool was trimmed of some of the blocks alone."""
+    blocks = [*map(_base, arrays)]
+    most = max(map(refcount, blocks))
+    if _pool.held.issuperset(map(id, blocks)):
+        return most <= _LISTED
+    return most < _LISTED and _pool.held.isdisjoint(map(id, blocks))
 
 
 def rewritable(t: Any) -> Any:
