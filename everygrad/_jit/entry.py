@@ -22,6 +22,7 @@ from everygrad._jit.trace import device_of, is_array, layout_of, part_of
 from everygrad._jit.verify import check
 from everygrad.autograd.trees import unflatten
 from everygrad.backends import base
+from everygrad.backends.cpu.runtime.pool import are_sole_owners, is_sole_owner
 from everygrad.core.config import config
 from everygrad.core.context import intercepted, profiling
 from everygrad.core.ownership import calibrated, refcount
@@ -58,7 +59,8 @@ class Entry:
         graph, self.host = split(record)
         apart = () if self.host is None else self.host.outputs
         donated = [(i, k) for i, k in donations_of(record) if k not in apart]
-        self.replay = compiled(graph, record.device, donated)
+        remade = [t.output for t in record.targets if t.remade and t.output is not None]
+        self.replay = compiled(graph, record.device, donated, remade)
         self.backward: Any = None
         self.verify = verify
         self.origins = record.origins
@@ -86,14 +88,27 @@ class Entry:
             and id(t.tensor) not in read
             and t.output in own
         ]
+        # Where ranks communicate, gradients come one by one, each from a call that may fail: the
+        # former ones go first, as zero_grad drops them in eager mode, or all would lie here twice.
+        communicates = any(v.facts.communicates for v in record.graph.values)
+        self.dropped = [
+            t.tensor
+            for t in self.targets
+            if communicates and t.grad and not t.same and id(t.tensor) not in read
+        ]
         self.sort_targets()
         possible = self.replay.donated()
         self.donations = [
             (*possible[t.output], t.tensor)  # a slot, the number of the input, whose memory it is
             for t in self.targets
-            if t.tensor is not None and not t.grad and t.output in possible
+            if t.tensor is not None
+            and not t.grad
+            and t.output in possible
+            # a number is often one array for many, as the steps that parameters have come to are
+            and (self.elsewhere or record.graph.outputs[t.output].size > 1)
         ]
         self.donors = [tensor for _, _, tensor in self.donations]
+        self.pooled: list[int] = []  # of donors: those whose arrays lie in blocks of others
         self.whole = False  # whether the arrays that donors share with the replay fill their memory
         changed = {id(t.tensor) for t in self.targets if t.tensor is not None and not t.grad}
         here = self.donated_inputs = {number for _, number, _ in self.donations}
@@ -262,6 +277,8 @@ class Entry:
         prepare = partial(self.commit, tensors, states, owners.clear)
         try:
             self.hide_gradients(owners, grads, {} if apart else given)
+            if self.dropped and not apart:
+                self.drop_gradients(owners, grads)
             if not apart:
                 made = replay.run(given, prepare)
                 self.drop_former_values(len(given) < len(self.donations))
@@ -312,6 +329,14 @@ class Entry:
                 if self.replay.may_write(slot, array):
                     given[slot] = array
 
+    def drop_gradients(self, owners: list[Tensor], grads: list[Tensor | None]) -> None:
+        """Take away the gradients that a collective makes anew: a call that fails leaves none."""
+        owners.clear()
+        grads.clear()
+        for t in self.dropped:
+            if t is not None:
+                t._grad = None
+
     def commit(
         self,
         tensors: Sequence[Tensor],
@@ -353,6 +378,9 @@ class Entry:
                 found[slot] = array
         kinds = {type(array) is ndarray for array in found.values()}
         self.whole = len(found) == len(self.donations) and kinds != {True, False}
+        if self.whole and kinds == {True}:
+            given = enumerate(found.values())
+            self.pooled = [k for k, array in given if array.base is not None]
         return found
 
     def donated_together(self, arrays: Sequence[Any]) -> dict[int, Any] | None:
@@ -364,7 +392,10 @@ class Entry:
             return None
         if max(map(refcount, payloads)) > _KNOWN_TOGETHER or any(map(getweakrefcount, payloads)):
             return None
-        if type(payloads[0]) is not ndarray:
+        if type(payloads[0]) is ndarray:
+            if self.pooled and not are_sole_owners([payloads[k] for k in self.pooled]):
+                return None
+        else:
             storages = [*map(_storage, payloads)]
             if max(map(refcount, storages)) > _KNOWN_STORAGE:
                 return None
@@ -411,10 +442,19 @@ def _hooks(t: Tensor) -> tuple[int, ...]:
 
 
 def _others_may_look() -> bool:
-    """Whether other threads run Python, who could take a value while it is being overwritten."""
-    return threading.active_count() > 1 and any(
-        not t.name.startswith("everygrad") and not type(t).__module__.startswith("wgpu.")
-        for t in threading.enumerate()[1:]
+    """Whether other threads run Python, who could take a value while it is being overwritten. Our
+    own do not: what communicates or loads for us, the other ranks of a simulated mesh, which share
+    no tensors, as processes do not, and who waits for these (`run_local`)."""
+    if threading.active_count() == 1:
+        return False
+    here = threading.current_thread()
+    waiting = getattr(here, "awaited_by", None)
+    return any(
+        t is not here
+        and t is not waiting
+        and not t.name.startswith("everygrad")
+        and not type(t).__module__.startswith("wgpu.")
+        for t in threading.enumerate()
     )
 
 
@@ -422,7 +462,7 @@ def _ours_alone(array: Any) -> bool:
     """Whether only the tensor, the replay's list of inputs and our own names know the array."""
     if type(array) is not ndarray:
         return refcount(array) <= _KNOWN and not getweakrefcount(array) and array.is_sole_owner
-    alone = refcount(array) <= _KNOWN and array.base is None
+    alone = refcount(array) <= _KNOWN and is_sole_owner(array)
     return alone and array.flags.writeable and not getweakrefcount(array)
 
 

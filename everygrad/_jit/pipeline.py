@@ -45,9 +45,15 @@ def prepared(graph: Graph, device: str) -> Graph:
     return simplify(graph, evaluate, MOVES)
 
 
-def compiled(graph: Graph, device: str, donated: Sequence[tuple[int, int]] = ()) -> Compiled:
-    """A traced graph, simplified and compiled for a device."""
-    return base.get(device).compile(prepared(graph, device), donated)
+def compiled(
+    graph: Graph,
+    device: str,
+    donated: Sequence[tuple[int, int]] = (),
+    remade: Sequence[int] = (),
+) -> Compiled:
+    """A traced graph, simplified and compiled for a device. `donated`: pairs of an input and an
+    output that may take its memory; `remade`: outputs that may even where the call then raises."""
+    return base.get(device).compile(prepared(graph, device), donated, remade)
 
 
 def aligned(array: Any) -> Any:

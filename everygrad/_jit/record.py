@@ -44,6 +44,7 @@ class Target(NamedTuple):
     output: int | None
     new: bool = False  # a tensor the function made and something outside keeps
     same: bool = False  # a gradient that was changed, not replaced
+    remade: bool = False  # its memory may be written to before the last call that can raise
 
 
 class GradGuard(NamedTuple):
@@ -207,7 +208,10 @@ class _Builder:
                 number = self.output(payload)
                 grad = capture.owner is not None
                 owner = capture.tensor if capture.owner is None else capture.owner
-                self.targets.append(Target(*self.whose(owner), grad, number, same=grad))
+                remade = not grad and id(owner) in self.tracer.remade
+                self.targets.append(
+                    Target(*self.whose(owner), grad, number, same=grad, remade=remade)
+                )
         for touch, now in grads:
             node = touch.tensor._node
             if node is not None and not node.is_leaf:

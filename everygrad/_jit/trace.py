@@ -148,6 +148,7 @@ class Tracer:
         self.last_acts: list[tuple[Any, Callable[[], Any]]] = []  # in Python, after each call
         self.refused: TraceError | None = None  # for a value, whoever caught it
         self.moves: set[str] = set()  # devices that the function moves tensors to
+        self.remade: set[int] = set()  # the ids of tensors, see `remakes`
         self.grads: dict[int, Tensor] = {}  # by id of a gradient tensor: whose it is
         self.payloads: list[weakref.ref[Traced]] = []  # a WeakSet takes longer than the op
         self.lines: dict[tuple[int, int], tuple[CodeType, str]] = {}  # see `user_line`
@@ -346,6 +347,11 @@ class Tracer:
         if var not in self.variables and var.get() is outside:
             self.variables.add(var)
             self.guards.append(OwnVariable(f"{var.name}.get()", var, outside))
+
+    def remakes(self, t: Tensor) -> None:
+        """`t` is given a value that can be made again from others: a call that raises may leave
+        it half written."""
+        self.remade.add(id(t))
 
     def after(self, owner: Any, act: Callable[[], Any]) -> None:
         """Each call of the compiled function ends with `act()`, in Python, for `owner`."""

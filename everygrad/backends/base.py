@@ -120,11 +120,12 @@ class Backend:
     def warm_up(self) -> None:
         """Load what compiling needs: a function may be compiled here soon."""
 
-    def compile(self, graph: Graph, donated: Any = ()) -> Compiled:
+    def compile(self, graph: Graph, donated: Any = (), remade: Any = ()) -> Compiled:
         """Something that computes the graph's outputs again and again: `put` inputs and `run`, or
         `run_on` them all; `run_apart`, where it can run its steps one by one for a profiler, with
         `steps()` and `step_bytes()` about them. `donated` pairs inputs with outputs that may
-        reuse their memory.
+        reuse their memory; those outputs that are `remade` may do so even before the last call
+        that can raise.
         """
         raise DeviceError(f"jit: the device {self.name!r} has no compiler; use the CPU")
 

@@ -61,6 +61,7 @@ class SplitCall(NamedTuple):
     """A collective as two ops: one that starts it, and one that waits for its result."""
 
     start: OpFacts
+    fetch: OpFacts  # a `start` of what is there from the beginning
     wait: OpFacts
     agree: OpFacts  # before the first one of a graph: all ranks are about to do the same
     describe: Callable[[Any, Shape], Any]  # (value, shape of what it takes) -> what all must see
@@ -126,15 +127,23 @@ class OpFacts:
     # it exchanges its input with other processes: in a graph every such call waits for the one
     # before it, which is one more input of it, and none is dropped, merged or computed again
     communicates: bool = False
+    # of such an op: how many inputs it looks at; those behind them only come before it
+    looks_at: int | None = None
     # of an op that communicates: what the host calls, of NumPy arrays and its parameters
     host: Callable[..., Any] | None = None
     # the same on a GPU: (input, result, parameters) -> a function of a stream and the addresses of
     # both, which are contiguous
     on_device: Callable[..., Callable[[int, int, int], None]] | None = None
+    # of the half that gives its result: which of its inputs may lie in the memory of the result.
+    # The half that starts it, its first input, is then called with `owned`
+    takes_over: int | None = None
     # of an op that communicates: how `compiler.overlap` makes two of it
     split: SplitCall | None = None
     # which of the groups that could run next does: below 0, sooner than others; above, later
     priority: int = 0
+    # of a start of a collective that waits for an earlier one to end: it goes on waiting until
+    # somebody needs that one's result
+    patient: bool = False
 
     # --- fusion ----------------------------------------------------------------------------------
     # a loop of a fused group can compute it

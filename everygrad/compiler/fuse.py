@@ -15,9 +15,9 @@ alike become the same code, which is compiled once.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 from everygrad.compiler.facts import ValueCheck
 from everygrad.compiler.groups import (
@@ -49,6 +49,8 @@ SIBLINGS = 8  # groups that one more is compared with
 MOST_SIBLINGS = 32  # members of groups that are one for no other reason than to be few
 # rows from which a loop over them keeps every thread busy
 ROWS = edge(__name__, "ROWS", 16, "size")
+AFTER_OTHERS = 1  # the priority of waits for collectives
+LAST = 2  # and of what is wanted behind them
 
 
 def _making(v: Value) -> tuple[Any, ...]:
@@ -65,6 +67,16 @@ def are_few(rows: int, row: int) -> bool:
     return rows < ROWS and rows * row > FEW
 
 
+class _Key(NamedTuple):
+    """Which of the groups that could run next does: the one with the smallest key."""
+
+    late: bool
+    priority: int
+    last: int
+    first: int
+    number: int
+
+
 class Fuser(Grouping):
     """Forms the groups of one graph. `fusable` says which values the backend has loops for."""
 
@@ -77,8 +89,10 @@ class Fuser(Grouping):
         recompute: bool = False,
         text_weight: Callable[[Value], int] = lambda v: 1,
         is_split: Callable[[int, int], bool] = are_few,
+        last: Collection[Value] = (),
     ) -> None:
         super().__init__(graph, most_loads, text_weight)
+        self.last = frozenset(last)
         self.is_split = is_split
         self.fusable = fusable
         self.siblings = siblings
@@ -253,29 +267,63 @@ class Fuser(Grouping):
 
     def ordered(self) -> list[Group]:
         """The groups that hold something, each after those it waits for, else as written."""
+        self.delay_fetches()
         left = [g for g in self.groups if g.values]
-        early = self.wanted_early()
+        early, last = self.wanted_early(), self.wanted_last()
         waiting: dict[int, int] = {}  # how many groups each still waits for
-        keys: dict[int, tuple[bool, int, int, int, int]] = {}
+        keys: dict[int, _Key] = {}
         for g in left:
             numbers = [v.number for v in g.values]
             priority = 0 if g.opaque is None else g.opaque.facts.priority
+            if g.number in last:
+                priority = LAST
             late = g.number not in early
-            keys[g.number] = (late, priority, max(numbers), min(numbers), g.number)
+            keys[g.number] = _Key(late, priority, max(numbers), min(numbers), g.number)
             g.before = self.dependencies.before[g.number]
             waiting[g.number] = len(g.before)
         ready = [keys[n] for n, count in waiting.items() if not count]
         heapify(ready)
-        order = []
+        order: dict[int, Group] = {}
         while ready:
             *_, number = heappop(ready)
-            order.append(self.groups[number])
+            if number in order:  # it was called for, and came earlier
+                continue
+            order[number] = self.groups[number]
             for n in self.dependencies.after[number]:
                 waiting[n] -= 1
                 if not waiting[n]:
                     heappush(ready, keys[n])
+                elif waiting[n] <= 2 and keys[n][1] < 0:
+                    for called in self.called_for(n, order, keys):
+                        keys[called] = keys[n]._replace(number=called)
+                        if not waiting[called]:
+                            heappush(ready, keys[called])
         assert len(order) == len(left), "groups wait for each other"
-        return order
+        return list(order.values())
+
+    def delay_fetches(self) -> None:
+        """What rearranges the argument of a fetch alone waits for what the fetch waits for."""
+        for group in self.groups:
+            v = group.opaque
+            if v is not None and v.facts.patient:
+                source, *others = (self.of.get(view_of(a).base) for a in v.args)
+                if source is not None and self.dependencies.after[source.number] == {group.number}:
+                    before = (g.number for g in others if g is not None)
+                    self.dependencies.add(source.number, before)
+
+    def called_for(self, start: int, done: Collection[int], keys: dict[int, _Key]) -> list[int]:
+        """The waits that a start still waits for, if there is nothing else: they come next, so that
+        what is under way is never more than may be."""
+        opaque = self.groups[start].opaque
+        if opaque is None or opaque.facts.patient:
+            return []
+        before = self.dependencies.before
+        found = [n for n in before[start] if n not in done]
+        for n in found:  # grows: waits wait for those before them
+            if keys[n].priority != AFTER_OTHERS:
+                return []
+            found += [m for m in before[n] if m not in done and m not in found]
+        return found
 
     def wanted_early(self) -> set[int]:
         """Checks of indices, and what they wait for: nothing may be changed before one raises."""
@@ -286,6 +334,18 @@ class Fuser(Grouping):
             fresh = self.dependencies.before[n] - found
             found |= fresh
             todo += fresh
+        return found
+
+    def wanted_last(self) -> set[int]:
+        """The groups that make what is wanted last and nothing that anyone else waits for."""
+        if not self.last:
+            return set()
+        after = self.dependencies.after
+        found: set[int] = set()
+        left = {g.number for g in self.groups if not self.last.isdisjoint(g.values)}
+        while fresh := {n for n in left if after[n] <= found}:
+            found |= fresh
+            left -= fresh
         return found
 
 
@@ -311,11 +371,14 @@ def fuse(
     recompute: bool = False,
     text_weight: Callable[[Value], int] = lambda v: 1,
     is_split: Callable[[int, int], bool] = are_few,
+    last: Collection[Value] = (),
 ) -> list[Group]:
     """The graph's values in groups, in an order to run them. A group reads at most so many values.
     `siblings`: if given, groups that share no more than what they read may be one, and those of at
     most so many elements even if they share nothing. `recompute`: values may be computed again
     rather than be kept; arguments of kernels may then be changed to recomputed copies.
     `text_weight`: how much of a kernel's text a value takes, where most take 1. `is_split`: whether
-    so many rows of so many elements are not reduced within a group, but by partial sums of them."""
-    return Fuser(graph, fusable, most_loads, siblings, recompute, text_weight, is_split).run()
+    so many rows of so many elements are not reduced within a group, but by partial sums of them.
+    `last`: values to be computed behind all others, where nothing waits for them."""
+    more = (recompute, text_weight, is_split, last)
+    return Fuser(graph, fusable, most_loads, siblings, *more).run()

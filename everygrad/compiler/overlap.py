@@ -4,7 +4,8 @@ The first gathers neighbours in the chain of collectives into buckets: sums over
 one dtype, none of which needs the result of another. The second makes two values of each: `start`,
 which hands it to the communication thread, and `wait`, which gives its result. Starts are chained
 in the order of the program, and so are waits. In the order of the groups (`fuse`) a start then goes
-as early and a wait as late as what they take and give allow.
+as early and a wait as late as what they take and give allow. Of what takes memory of its own while
+it is under way, at most two buckets are: a start then waits for the end of an earlier one.
 
 Ahead of all stands an agreement: the ranks compare their lists of collectives, once for each run,
 and none of the collectives need ask again.
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from everygrad.compiler.facts import SplitCall
-from everygrad.compiler.ir import Graph, Value, in_order, reachable
+from everygrad.compiler.ir import LEAVES, Graph, Value, in_order, reachable
 from everygrad.compiler.rewrite import Rewriter
 from everygrad.core.shapes import Shape
 from everygrad.dtypes import float32
@@ -24,6 +25,7 @@ from everygrad.dtypes import float32
 MOST = 25 << 20  # bytes of a bucket
 FEWEST = 1 << 20  # bytes up to which more of them do not help
 BUCKETS = 8  # that the bytes of a graph are shared among, within these limits
+IN_FLIGHT = 2  # buckets that take memory of their own: one is exchanged, and the next is ready
 
 
 def overlapped(graph: Graph, moves: dict[str, Any]) -> Graph:
@@ -43,8 +45,7 @@ def agreed(graph: Graph) -> Graph:
 
 def buckets_of(calls: Sequence[Value]) -> list[list[Value]]:
     """The calls in their order, those that may be one in one list."""
-    total = sum(v.args[0].nbytes for v in calls)
-    limit = min(MOST, max(FEWEST, total // BUCKETS))
+    limit = _bucket_bytes(calls)
     needs = _latest_needed(calls)
     found: list[list[Value]] = []
     first, taken, key = 0, 0, None
@@ -59,6 +60,40 @@ def buckets_of(calls: Sequence[Value]) -> list[list[Value]]:
             found.append([v])
             first, taken, key = i, size, own
     return found
+
+
+def _bucket_bytes(calls: Sequence[Value]) -> int:
+    return min(MOST, max(FEWEST, sum(v.args[0].nbytes for v in calls) // BUCKETS))
+
+
+def ended_before(buckets: Sequence[Sequence[Value]]) -> list[int]:
+    """For each bucket: the number of the latest one that must have ended before it starts, or -1:
+    what is under way from there on takes no more memory than `IN_FLIGHT` buckets. What is summed in
+    its own place takes none."""
+    sizes = [sum(map(_in_flight, bucket)) for bucket in buckets]
+    limit = _bucket_bytes([v for bucket in buckets for v in bucket])
+    most = IN_FLIGHT * min(limit, max(sizes))
+    found = []
+    first, taken = 0, 0  # the first bucket that may be under way, and what those from it on take
+    for i, size in enumerate(sizes):
+        taken += size
+        while taken > most and first < i:
+            taken -= sizes[first]
+            first += 1
+        found.append(first - 1 if size else -1)
+    return found
+
+
+def _in_flight(v: Value) -> int:
+    """Bytes that a call takes while it is under way."""
+    return 0 if _split_of(v).wait.takes_over is not None else max(v.nbytes, v.args[0].nbytes)
+
+
+def _is_early(x: Value) -> bool:
+    """Whether a value is no more than a rearrangement of what is there from the beginning."""
+    return all(
+        v.kind in LEAVES or v.kind == "movement" or v.facts.rearranges for v in reachable([x])
+    )
 
 
 def _latest_needed(calls: Sequence[Value]) -> dict[Value, int]:
@@ -84,8 +119,9 @@ class _Splitter(Rewriter):
         self.buckets = buckets
         self.moves = moves
         self.number = {v: i for i, bucket in enumerate(buckets) for v in bucket}
+        self.ended_before = ended_before(buckets)
         self.last_start: Value | None = None
-        self.last_wait: Value | None = None
+        self.waits: list[Value] = []
 
     def copy(self, outputs: Sequence[Value]) -> Graph:
         for v in self.order(outputs):
@@ -133,10 +169,13 @@ class _Splitter(Rewriter):
         if self.last_start is None:
             self.last_start = self.agreement(split)
         params = {**v.params, "trusted": True}
-        start = self.graph.call(split.start, [x, self.last_start], params, v.where)
-        behind = [] if self.last_wait is None else [self.last_wait]
-        wait = self.graph.call(split.wait, [start, x, *behind], params, v.where)
-        self.last_start, self.last_wait = start, wait
+        ended = self.ended_before[len(self.waits)]
+        after = [] if ended < 0 else [self.waits[ended]]
+        kind = split.fetch if _is_early(x) else split.start
+        start = self.graph.call(kind, [x, self.last_start, *after], params, v.where)
+        wait = self.graph.call(split.wait, [start, x, *self.waits[-1:]], params, v.where)
+        self.last_start = start
+        self.waits.append(wait)
         if len(bucket) == 1:
             self.made[v] = wait
             return

@@ -79,6 +79,10 @@ class Tracer(Protocol):
         """The function takes for granted what a variable of the context, which has a default, is,
         unless it set it."""
 
+    def remakes(self, t: Any) -> None:
+        """`t` is given a value that can be made again from others: a call that raises may leave
+        it half written."""
+
     def after(self, owner: Any, act: Callable[[], Any]) -> None:
         """Each call of the compiled function ends with `act()`, in Python, for `owner`."""
 

@@ -34,10 +34,10 @@ class _Start(OpFacts):
     family = "kernel"
     priority = -1
 
-    def __init__(self, whole: Collective) -> None:
+    def __init__(self, whole: Collective, patient: bool = False) -> None:
         self.name = f"{whole.name}.start"
         self.whole = whole
-        self.state(communicates=True, host=self.on_host)
+        self.state(communicates=True, looks_at=1, host=self.on_host, patient=patient)
 
     def result(self, *given: Any, **params: Any) -> tuple[Shape, DType]:
         return (1,), int64
@@ -57,7 +57,8 @@ class _Wait(OpFacts):
     def __init__(self, whole: Collective) -> None:
         self.name = f"{whole.name}.wait"
         self.whole = whole
-        self.state(communicates=True, host=self.on_host)
+        self.state(communicates=True, looks_at=2, host=self.on_host)
+        self.state(takes_over=1 if whole.in_place else None)
 
     def result(self, ticket: Any, x: Any, *after: Any, **params: Any) -> tuple[Shape, DType]:
         return self.whole.infer(x, **params)
@@ -130,7 +131,9 @@ class Collective(Kernel):
         detail: Sequence[str] = (),
         moved: Sequence[str] = (),
         linear: bool = True,
+        in_place: bool = False,
     ) -> None:
+        self.in_place = in_place  # the result may take the memory of x
         super().__init__(
             name,
             self.run,
@@ -140,10 +143,11 @@ class Collective(Kernel):
             batch=self.run_batch,
             result=self.infer,
             communicates=True,
+            looks_at=1,
             host=self.on_host,
             on_device=self.launched,
         )
-        halves = (_Start(self), _Wait(self), AGREE)
+        halves = (_Start(self), _Start(self, patient=True), _Wait(self), AGREE)
         self.state(split=SplitCall(*halves, self.compared, self.bucket))
         self.shape_of = shape
         self.detail = tuple(detail)
@@ -259,12 +263,14 @@ ALL_REDUCE: Collective = Collective(
     "all_reduce",
     (lambda g, mesh, axis, how: apply(ALL_REDUCE, g, mesh=mesh, axis=axis, how=how),),
     detail=("how",),
+    in_place=True,
 )
 ALL_EXTREME: Collective = Collective(
     "all_reduce",
     (lambda g, x, out, mesh, axis, how: _tied(g, x, out, mesh, axis),),
     detail=("how",),
     linear=False,
+    in_place=True,
 )
 ALL_GATHER: Collective = Collective(
     "all_gather",

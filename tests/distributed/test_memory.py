@@ -167,6 +167,8 @@ def trained(level: int | None, ranks: int, compiled: bool = False) -> Held:
             return loss
 
         run = eg.jit(step) if compiled else step
+        for _ in range(2 * compiled):  # the first moments are NumPy's zeros: they become the pool's
+            step(x)
         for _ in range(3):
             count.reset_peak()
             run(x).item()
@@ -191,21 +193,21 @@ def test_data_parallel_and_zero(level: int, ranks: int) -> None:
         assert held.peak < NEAR * most, (held, most)
 
 
+UNDER_WAY = {0: 1, 1: 2, 2: 3, 3: 4}  # layers, by level: see the test
+
+
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_compiled_steps_keep_no_former_values(level: int, ranks: int) -> None:
-    """Between calls. While one runs everything there is has two values, the former and the new one:
-    an exchange may fail, and then nothing has changed. Ranks that are threads have little written
-    in place: others may look. What is written in place is not the pool's, and not counted."""
-    theory = theory_of(level, ranks)
+def test_a_compiled_step_holds_what_theory_says(level: int, ranks: int) -> None:
+    """At its peak, arena included: parameters, gradients, states and activations, and beside them
+    layers on their way, however many there are. While sums are exchanged, parts of them: of two
+    halves. At levels 1 and 2 two gathered layers, and at level 2 two whole gradients, and one that
+    is being made; at level 3 a gathered layer and the next one, a gradient, and one that leaves."""
     (alone,) = dist.run_local(trained, 1, None, 1)
-    # gradients that are summed whole are there a third time, as they were sent; gathered
-    # parameters until their last use, which for some is in backward
-    more = WHOLE if level != 2 else 0
-    most = 2 * theory + (alone.after_forward - 3 * WHOLE) + more
+    theory = theory_of(level, ranks) + (alone.after_forward - 3 * WHOLE)
     for held in dist.run_local(trained, ranks, level, ranks, True):
-        assert theory / 2 < held.after_step < NEAR * theory, (held, theory)
-        assert held.peak < NEAR * most, (held, most)
+        assert held.peak < NEAR * theory + UNDER_WAY[level] * LAYER, (held, theory)
+        assert theory / 2 < held.after_step < NEAR * theory + UNDER_WAY[level] * LAYER
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
 import everygrad as eg
-from everygrad import distributed as dist
+from everygrad import distributed as dist, nn
 from everygrad.compiler.ir import in_order, reachable
 from everygrad.compiler.overlap import MOST, buckets_of
 from everygrad.errors import CollectiveMismatchError
@@ -79,6 +80,62 @@ def test_starts_are_early_and_waits_late() -> None:
     assert waits[0] > products[-1]
     numbers = [int(re.search(r"%(\d+)", lines[i])[1]) for i in starts]  # type: ignore[index]
     assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_little_is_under_way_at_once(level: int) -> None:
+    """Of gathers and scatters never more than the next two and what is used; waits for gathers come
+    one by one, between the layers that read them."""
+
+    def main() -> Any:
+        mesh = dist.Mesh({"data": 1})
+        layers = [nn.Linear(512, 512, bias=False) for _ in range(8)]
+        model = dist.shard(nn.Sequential(*layers), mesh, level=level)
+
+        def step(x: Any) -> None:
+            model.zero_grad()
+            model(x).sum().backward()
+
+        return eg.jit(step).lower(eg.ones((64, 512))).kernels.splitlines()
+
+    (lines,) = dist.run_local(main, 1)
+    under_way = most = 0
+    for line in lines:
+        if re.search(r"all_gather|reduce_scatter", line):
+            under_way += 1 if ".start" in line else -1
+            most = max(most, under_way)
+    assert under_way == 0
+    assert 2 <= most <= 3
+    waits = [i for i, line in enumerate(lines) if "all_gather.wait" in line]
+    products = [i for i, line in enumerate(lines) if re.search(r"matmul|linear", line)]
+    assert len(waits) == (15 if level == 3 else 8)  # the first layer's backward needs no weight
+    assert all(any(a < i < b for i in products) for a, b in pairwise(waits[:8]))
+
+
+def test_what_is_summed_lies_where_the_sum_will() -> None:
+    """A compiled step of data parallel training has no gradient in its arena, and the last native
+    call moves all parameters and states."""
+
+    def main() -> Any:
+        mesh = dist.Mesh({"data": 1})
+        layers = [nn.Linear(512, 512, bias=False) for _ in range(8)]
+        model = dist.DataParallel(nn.Sequential(*layers), mesh)
+        opt = eg.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        x = eg.ones((4, 512))
+
+        def step() -> None:
+            opt.zero_grad()
+            model(x).sum().backward()
+            opt.step()
+
+        step()  # makes the state
+        compiled = eg.jit(step)
+        compiled()
+        return compiled.memory()
+
+    (memory,) = dist.run_local(main, 1)
+    assert memory.peak < 512 * 512 * 4
+    assert memory.in_place == 16
 
 
 def test_buckets_are_bounded_and_never_need_themselves() -> None:

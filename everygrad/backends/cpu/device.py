@@ -122,8 +122,8 @@ class CPU(Backend):
     def warm_up(self) -> None:
         lazy_native.warm_up()
 
-    def compile(self, graph: Graph, donated: Any = ()) -> Compiled:
-        return lazy_native.compiled(graph, donated)
+    def compile(self, graph: Graph, donated: Any = (), remade: Any = ()) -> Compiled:
+        return lazy_native.compiled(graph, donated, remade)
 
     def from_numpy(self, array: Any) -> Any:
         return array

@@ -99,9 +99,11 @@ def warm_up() -> None:
     import_module("everygrad.backends.cpu.graph.replay").engine()
 
 
-def compiled(graph: Graph, donated: Any) -> Compiled:
+def compiled(graph: Graph, donated: Any, remade: Any = ()) -> Compiled:
     """A graph, planned and compiled."""
-    return import_module("everygrad.backends.cpu.graph.replay").compiled(graph, donated)
+    replay = import_module("everygrad.backends.cpu.graph.replay")
+    made: Compiled = replay.compiled(graph, donated, remade)
+    return made
 
 
 @cache

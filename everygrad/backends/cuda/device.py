@@ -208,7 +208,7 @@ class Cuda(GpuBackend):
     ) -> Sequence[dict[int, Any] | None]:
         return multi_tensor.rewrite(self, rule, given)
 
-    def compile(self, graph: Graph, donated: Any = ()) -> Replay:
+    def compile(self, graph: Graph, donated: Any = (), remade: Any = ()) -> Replay:
         return Replay(self, graph, donated)
 
     def serves(self, op: OpFacts, given: Sequence[Any], params: dict[str, Any]) -> bool:

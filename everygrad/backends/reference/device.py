@@ -268,7 +268,7 @@ class Reference(Backend):
     def serves(self, op: OpFacts, given: Sequence[Any], params: dict[str, Any]) -> bool:
         return op.result is not None or op.name in KERNELS
 
-    def compile(self, graph: Graph, donated: Any = ()) -> Replay:
+    def compile(self, graph: Graph, donated: Any = (), remade: Any = ()) -> Replay:
         return Replay(self, graph)
 
     # --- data in and out -------------------------------------------------------------------------

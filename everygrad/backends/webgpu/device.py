@@ -138,7 +138,7 @@ class WebGPU(GpuBackend):
     ) -> Sequence[dict[int, Any] | None]:
         return multi_tensor.rewrite(self, rule, given)
 
-    def compile(self, graph: Graph, donated: Any = ()) -> Replay:
+    def compile(self, graph: Graph, donated: Any = (), remade: Any = ()) -> Replay:
         return Replay(self, graph, donated)
 
     def cooperative_matrices(self) -> str:

@@ -22,6 +22,7 @@ from everygrad.nn.parameter import Parameter
 BUCKET_BYTES = 25 * 2**20
 FEWEST_BYTES = 2**20  # of a bucket: smaller ones take longer for as many bytes
 BUCKETS = 8  # that gradients are shared among, within these limits: the first starts early
+SMALL_BUCKETS = 32  # where what is under way lies beside what stays: it is to be little of it
 IN_FLIGHT = 3  # buckets: one in each of two stages, and the next, so that the link never waits
 
 
@@ -46,13 +47,13 @@ class Bucket:
         return len(self.ready) == len(self.held)
 
 
-def make_buckets(named: Sequence[Named], limit: int) -> list[Bucket]:
-    """The parameters, last ones first, in about `BUCKETS` buckets of at most `limit` bytes; a
-    larger parameter has one for itself."""
+def make_buckets(named: Sequence[Named], limit: int, count: int = BUCKETS) -> list[Bucket]:
+    """The parameters, last ones first, in about `count` buckets of at most `limit` bytes; a larger
+    parameter has one for itself."""
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         raise ArgumentError(f"bucket_bytes must be a positive integer, got {limit!r}")
     total = sum(p.size * p.dtype.itemsize for _, p in named)
-    limit = min(limit, max(FEWEST_BYTES, total // BUCKETS))
+    limit = min(limit, max(FEWEST_BYTES, total // count))
     made: list[Bucket] = []
     group: list[Named] = []
     nbytes = 0

@@ -24,6 +24,7 @@ from everygrad.distributed.collectives import all_reduce, begun_all_reduce, broa
 from everygrad.distributed.mesh import Mesh
 from everygrad.distributed.parallel.buckets import (
     BUCKET_BYTES,
+    BUCKETS,
     Bucket,
     Named,
     Reduction,
@@ -302,6 +303,7 @@ class DataParallel(BatchParallel):
     (3, 1)
     """
 
+    buckets = BUCKETS
     cure = "; or train inside `with model.join(step):`"
 
     def __init__(
@@ -318,7 +320,10 @@ class DataParallel(BatchParallel):
         self._trained = [Named(n, p) for n, p in module.named_parameters() if p.requires_grad]
         self._lane_mesh = mesh.channel("gradients")
         self._reduction = Reduction(
-            make_buckets(self._trained, bucket_bytes), self._flat, self._reduce, self._finish
+            make_buckets(self._trained, bucket_bytes, self.buckets),
+            self._flat,
+            self._reduce,
+            self._finish,
         )
         gradients = _Gradients(self)
         self._gradients = gradients
@@ -458,7 +463,8 @@ class DataParallel(BatchParallel):
     def _flat(self, bucket: Bucket) -> Tensor:
         """The gradients as one vector, and behind them for each whether it was used."""
         parts = [g.reshape(-1) for g in self._weighted(bucket)]
-        return concat([*parts, self._flags(bucket)])
+        parts += self._flags(bucket)
+        return parts[0] if len(parts) == 1 else concat(parts)
 
     def _weighted(self, bucket: Bucket) -> list[Tensor]:
         """This rank's share of each mean. In a compiled function unused gradients are left out:
@@ -477,9 +483,12 @@ class DataParallel(BatchParallel):
                 p.grad = None
         return made
 
-    def _flags(self, bucket: Bucket) -> Tensor:
+    def _flags(self, bucket: Bucket) -> list[Tensor]:
+        """None in a compiled function, where ranks agree on what is used."""
+        if tracing.get() is not None and bucket.used:
+            return []
         p = bucket.held[0].parameter
-        return tensor([float(used) for used in bucket.used] or [0.0], p.dtype, p.device)
+        return [tensor([float(used) for used in bucket.used] or [0.0], p.dtype, p.device)]
 
     def _reduced(self, bucket: Bucket, flags: Tensor) -> list[bool]:
         """Which of the gradients that were sent some rank had."""

@@ -27,7 +27,12 @@ from everygrad.core.tensor import Tensor, shared
 from everygrad.distributed.background import Rest
 from everygrad.distributed.collectives import all_gather, reduce_scatter
 from everygrad.distributed.mesh import Mesh
-from everygrad.distributed.parallel.buckets import BUCKET_BYTES, Bucket, pieces
+from everygrad.distributed.parallel.buckets import (
+    BUCKET_BYTES,
+    SMALL_BUCKETS,
+    Bucket,
+    pieces,
+)
 from everygrad.distributed.parallel.data_parallel import (
     WITHOUT_GRAPH,
     BatchParallel,
@@ -84,6 +89,11 @@ def _padded(x: Tensor, size: int) -> Tensor:
     return concat([x, zeros((missing,), x.dtype, x.device)]) if missing else x
 
 
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Vectors one behind the other; of a single one no copy."""
+    return parts[0] if len(parts) == 1 else concat(parts)
+
+
 def _in_chunks(g: Tensor, part: _Part, ranks: int) -> Tensor:
     """A tensor like the parameter as (ranks, chunk)."""
     return _padded(g.reshape(-1), ranks * part.chunk).reshape(ranks, part.chunk)
@@ -110,6 +120,8 @@ class ShardedState(DataParallel):
         self, module: Module, mesh: Mesh, axis: str, level: int, bucket_bytes: int = BUCKET_BYTES
     ) -> None:
         self.level = level
+        if level == 2:  # there a bucket is no part of what stays
+            self.buckets = SMALL_BUCKETS
         super().__init__(module, mesh, axis, bucket_bytes)
         if level == 2:  # a reduce_scatter has one stage: one is exchanged, and the next is ready
             self._reduction.in_flight = 2
@@ -143,20 +155,22 @@ class ShardedState(DataParallel):
 
     def refresh(self) -> None:
         """Give the module's parameters the values of the shards, where those have moved on."""
-        traced = tracing.get() is not None
-        if not (traced or self._fresh.stale):
+        tracer = tracing.get()
+        if tracer is None and not self._fresh.stale:
             return
-        self._fresh.stale = False
         with no_grad():
-            for bucket in self._reduction.buckets:
+            for bucket in reversed(self._reduction.buckets):  # first what forward needs first
                 parts = [self._parts[id(p)] for _, p in bucket.held]
-                here = concat([part.shard.detach() for part in parts])
+                here = _joined([part.shard.detach() for part in parts])
                 gathered = all_gather(here, self.mesh, self.axis)
                 wholes = _assembled(gathered, parts, self.ranks)
                 for (_, p), part, whole in zip(bucket.held, parts, wholes, strict=True):
                     p.rebind(shared(whole), p._node)
-                    if not traced and part.size == self.ranks * part.chunk:
+                    if tracer is not None:
+                        tracer.remakes(p)
+                    elif part.size == self.ranks * part.chunk:
                         self._share_memory(p, part)
+        self._fresh.stale = False
 
     def _share_memory(self, p: Parameter, part: _Part) -> None:
         """Let the shard be a view of the whole, which has its values until the next step."""
@@ -172,9 +186,9 @@ class ShardedState(DataParallel):
             _in_chunks(g, self._parts[id(p)], self.ranks)
             for (_, p), g in zip(bucket.sent, weighted, strict=True)
         ]
-        flags = self._flags(bucket)
-        rows.append(flags.broadcast_to((self.ranks, flags.shape[0])))
-        return concat(rows, 1).reshape(-1)
+        for flags in self._flags(bucket):
+            rows.append(flags.broadcast_to((self.ranks, flags.shape[0])))
+        return (rows[0] if len(rows) == 1 else concat(rows, 1)).reshape(-1)
 
     def _holds_gradients(self, but: Tensor) -> bool:
         return any(part.shard.grad is not None for part in self._parts.values())
@@ -273,7 +287,7 @@ class _Layer:
     def gather(self, parts: Sequence[_Part]) -> list[Tensor]:
         """The whole parameters; their gradients are summed into the shards."""
         owner = self.owner
-        here = concat([renamed(part.shard) for part in parts])  # as the vectors that they are
+        here = _joined([renamed(part.shard) for part in parts])  # as the vectors that they are
         gathered = all_gather(share_of_mean(here, owner.ranks), owner.mesh, owner.axis)
         return list(_assembled(gathered, parts, owner.ranks))
 
@@ -294,7 +308,8 @@ class _Layer:
         names = [part.name for part in self.parts]
         held = vars(self.module)
         shards = {name: held[name] for name in names}
-        plain = not is_grad_enabled() or tracing.get() is not None or recorder.get() is not None
+        plain = not is_grad_enabled() or recorder.get() is not None
+        self.owner.order.append(self)
         try:
             held.update(zip(names, wholes, strict=True))
             with Setting(_running, self.owner), nullcontext() if plain else _dropping(self, wholes):
@@ -304,13 +319,23 @@ class _Layer:
 
     def again(self) -> list[Any]:
         """The payloads of the whole parameters, gathered again for backward."""
-        found = self.owner.latest.get(self)
+        latest = self.owner.latest
+        found = latest.get(self)
         if found is None:
-            with no_grad():
-                found = [t._data for t in self.gather(self.parts)]
-            self.owner.latest.clear()
-            self.owner.latest[self] = found  # of one layer at a time
+            latest.clear()
+            found = latest[self] = self.gathered()  # of one layer at a time
+        if tracing.get() is not None:  # while this one is used, the next one is on its way
+            next_one = self.owner.before(self)
+            if next_one is not None and next_one not in latest:
+                latest[next_one] = next_one.gathered()
         return found
+
+    def gathered(self) -> list[Any]:
+        """The payloads of the whole parameters, by ops of their own where a function is traced:
+        what was made of the shards for forward is not kept until backward."""
+        tracer = tracing.get()
+        with no_grad(), nullcontext() if tracer is None else tracer.again():
+            return [t._data for t in self.gather(self.parts)]
 
 
 class _Shared:
@@ -401,7 +426,7 @@ class ShardedParameters(BatchParallel):
     called, drops them, and gathers them again for its backward; gradients are summed into shards.
     Where a forward reads a parameter of another module, that one is gathered then.
 
-    In a compiled function a layer's parameters are gathered once and dropped after their last use.
+    In a compiled function the next layer's parameters are on their way meanwhile.
     """
 
     level = 3
@@ -412,6 +437,7 @@ class ShardedParameters(BatchParallel):
         super().__init__(module, mesh, axis)
         self.broadcast_buffers = broadcast_buffers
         self.latest: dict[_Layer, list[Any]] = {}
+        self.order: list[_Layer] = []  # as the latest forward called them
         made: dict[int, _Part] = {}
         self._parts: list[_Part] = []
         for prefix, owner in list(module.named_modules()):
@@ -443,10 +469,18 @@ class ShardedParameters(BatchParallel):
         rows = rows_of(args, kwargs)
         self.check_rows(rows)
         self.latest.clear()
+        self.order.clear()
         if self.training and self.broadcast_buffers:
             self.share_buffers()
         with Setting(_running, self), self.drawing(rows):
             return self.module(*args, **kwargs)
+
+    def before(self, layer: _Layer) -> _Layer | None:
+        """The layer whose backward comes after this one's, if it will ask for its parameters."""
+        while self.order:
+            if self.order.pop() is layer:
+                break
+        return self.order[-1] if self.order and self.order[-1].awaited else None
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -492,6 +526,7 @@ class ShardedParameters(BatchParallel):
         made: Self = object.__new__(type(self))
         memo[id(self)] = made
         self.latest.clear()
+        self.order.clear()
         vars(made).update(deepcopy(vars(self), memo))
         made._refuse_graphs()
         return made

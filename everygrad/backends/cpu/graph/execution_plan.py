@@ -17,6 +17,7 @@ import numpy as np
 from everygrad.backends.cpu.fused import multi_tensor
 from everygrad.backends.cpu.fused.fused import FusedWork, can_split_by_rows, fusable, fused
 from everygrad.backends.cpu.graph import lowering
+from everygrad.backends.cpu.graph.same_memory import read_elsewhere, reads_of, same_memory
 from everygrad.backends.cpu.kernels import copy_index
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work, contiguous
 from everygrad.compiler.facts import ValueCheck
@@ -69,6 +70,7 @@ class ExecutionPlan(NamedTuple):
     offsets: dict[int, list[tuple[int, int]]]  # by slot: slots that point into it, and how far
     donations: dict[int, int]  # slots of outputs that may reuse an input, and its slot
     certain: set[int]  # slots of outputs that are written after the last step that can fail
+    first_writers: dict[int, int]  # by slot: the first step that writes there
     groups: list[Group]
 
     def memory(self) -> Memory:
@@ -82,9 +84,12 @@ class ExecutionPlan(NamedTuple):
 class Planner:
     """Builds the execution plan of one graph."""
 
-    def __init__(self, graph: Graph, donated: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self, graph: Graph, donated: Sequence[tuple[int, int]], remade: Sequence[int]
+    ) -> None:
         self.graph = graph
-        self.groups = fuse(graph, fusable)
+        self.remade = frozenset(remade)
+        self.groups = fuse(graph, fusable, last=_wanted_last(graph, donated))
         self.stored = used_outside(self.groups, graph.outputs)
         self.steps: list[NativeStep | HostStep] = []
         self.slots: dict[Any, int] = {}
@@ -100,7 +105,7 @@ class Planner:
         self.first_writers: dict[int, int] = {}
         self.whole_reads: dict[int, set[int]] = {}  # by step: slots read elementwise
         self.donated = donated
-        self.reads = {g.number: _reads(g) for g in self.groups}
+        self.reads = {g.number: reads_of(g) for g in self.groups}
         self.read_by: dict[Value, list[Group]] = {}  # in the order of the groups
         for g in self.groups:
             for v in self.reads[g.number]:
@@ -121,6 +126,9 @@ class Planner:
         self.kinds: dict[int, Any] = {}  # groups of one kind can share a kernel
         self.ready: dict[Any, dict[int, Group]] = {}  # by kind: the groups whose inputs are there
         self.results = {view_of(v).base for v in graph.outputs}
+        donations = {view_of(graph.outputs[k]).base for _, k in donated}
+        same = same_memory(self.groups, self.read_by, self.results, donations)
+        self.lies_in, self.owned = same
 
     # --- slots -----------------------------------------------------------------------------------
 
@@ -131,6 +139,8 @@ class Planner:
     def slot(self, v: Value) -> int:
         """The slot of a value."""
         found = self.slots.get(v)
+        if found is None and v in self.lies_in:
+            found = self.slots[v] = self.slot(self.lies_in[v])
         if found is None:
             found = self.slots[v] = self.new_slot()
             if v.kind == "constant":
@@ -218,7 +228,7 @@ class Planner:
                 self.spans[slot][1] = len(self.steps) - 1
 
     def host(self, v: Value, call: Callable[..., Any]) -> None:
-        args = tuple((self.slot(view_of(a).base), view_of(a)) for a in v.args)
+        args = tuple((self.slot(view_of(a).base), view_of(a)) for a in v.args[: v.facts.looks_at])
         out = self.slot(v)
         self.steps.append(HostStep(call, args, out, f"%{v.number} {v.name} (NumPy)"))
         self.use([out, *(slot for slot, _ in args)])
@@ -276,7 +286,7 @@ class Planner:
             group = self.with_contiguous_loads(group)
         made: FusedWork = fused(group, self.stored, bounds)
         ins = [self.at(self.slot(v), offset * v.dtype.itemsize) for v, offset in made.inputs]
-        elsewhere = _read_elsewhere(group)
+        elsewhere = read_elsewhere(group)
         self.reuse(group, made, elsewhere)
         outs = [self.slot(v) for v in made.outputs]
         given = [*outs, *ins]
@@ -362,7 +372,7 @@ class Planner:
             and v not in elsewhere
         ]
         for out in made.outputs:
-            if out in self.results or group.members[out].role != "full":
+            if out in self.results or out in self.lies_in or group.members[out].role != "full":
                 continue
             for v in free:
                 fits = v.nbytes == out.nbytes and v.dtype.itemsize == out.dtype.itemsize
@@ -431,6 +441,7 @@ class Planner:
             self.pointers(),
             self.donations(inputs, results),
             self.certain(),
+            self.first_writers,
             self.groups,
         )
 
@@ -477,7 +488,7 @@ class Planner:
         group = next((g for g in readers if g.number in self.waiting), None)
         if group is None or self.blocked[group.number]:
             return None
-        in_step = group.size == v.size and v not in _read_elsewhere(group)
+        in_step = group.size == v.size and v not in read_elsewhere(group)
         return group if in_step and can_split_by_rows(group, rows[-1]) else None
 
     def certain(self) -> set[int]:
@@ -506,14 +517,14 @@ class Planner:
                 continue
             v = self.outputs.get(out)
             x = self.graph.inputs[i]
-            fits = v is not None and v.shape == x.shape and v.dtype is x.dtype
+            fits = v is not None and v.size == x.size and v.dtype is x.dtype
             if not fits or out in found or source in overwritten:
                 continue
             if not is_whole(*results[k].view[1:]):
                 continue
             written = self.writers.get(out, -1)
             first = self.first_writers.get(out, -1)
-            if out not in certain:
+            if out not in certain and k not in self.remade:
                 continue
             read = self.readers.get(source, -1)
             in_step = source in self.whole_reads.get(written, ())
@@ -523,30 +534,20 @@ class Planner:
         return found
 
 
-def _reads(group: Group) -> set[Value]:
-    """The values that a group reads from memory."""
-    if group.opaque is not None:
-        return {view_of(a).base for a in group.opaque.args}
-    refs = (r for m in group.members.values() for r in m.refs)
-    return {r.value for r in refs if isinstance(r, Load)}
+def _wanted_last(graph: Graph, donated: Sequence[tuple[int, int]]) -> set[Value]:
+    """What overwrites inputs: behind the last call that can fail it may, so in a graph with
+    collectives it comes last. In any other it stays where what it reads is in the cache."""
+    if not any(v.facts.communicates for v in graph.values):
+        return set()
+    return {view_of(graph.outputs[k]).base for _, k in donated}
 
 
-def _read_elsewhere(group: Group) -> set[Value]:
-    """The values of which a load reads another element than i when the loop is at element i of
-    the group."""
-    loads = (r for m in group.members.values() for r in m.refs if isinstance(r, Load))
-    return {
-        r.value
-        for r in loads
-        if r.value.size != group.size
-        or r.step is not None
-        or not is_whole(r.shape, r.strides, r.offset)
-    }
-
-
-def build(graph: Graph, donated: Sequence[tuple[int, int]] = ()) -> ExecutionPlan:
-    """The plan of a graph; `donated` pairs inputs with outputs that may reuse their memory."""
-    return Planner(graph, donated).run()
+def build(
+    graph: Graph, donated: Sequence[tuple[int, int]] = (), remade: Sequence[int] = ()
+) -> ExecutionPlan:
+    """The plan of a graph; `donated` pairs inputs with outputs that may reuse their memory, of
+    which those that are `remade` may be written before the last step that can fail."""
+    return Planner(graph, donated, remade).run()
 
 
 ERROR_WORDS = 4  # number of the failed check, the index, the size; 1 once a run has ended

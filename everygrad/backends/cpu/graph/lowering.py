@@ -33,12 +33,12 @@ def lower(p: Any, v: Value) -> None:
     """Add the steps of value v, which has elements, to planner p."""
     rule = RULES.get(v.name)
     if rule is None or not rule(p, v):
-        p.host(v, host_call(v))
+        p.host(v, host_call(v, {"owned": True} if v in p.owned else {}))
 
 
-def host_call(v: Value) -> Callable[..., Any]:
-    """The op on NumPy arrays."""
-    params = v.params
+def host_call(v: Value, more: dict[str, Any] | None = None) -> Callable[..., Any]:
+    """The op on NumPy arrays. `more`: parameters beside its own."""
+    params = {**v.params, **(more or {})}
     if (communicate := v.op.host) is not None:
         return lambda *arrays: communicate(*arrays, **params)
     kernel = KERNELS.get(v.name)

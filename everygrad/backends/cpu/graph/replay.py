@@ -6,8 +6,10 @@ import ctypes
 import os
 import threading
 import weakref
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,14 @@ from everygrad.backends.cpu.graph.execution_plan import (
 from everygrad.backends.cpu.llvm.compiler import engine
 from everygrad.backends.cpu.runtime import native_threads
 from everygrad.backends.cpu.runtime.addresses import address_of
-from everygrad.backends.cpu.runtime.pool import SMALLEST, Recycled, empty, free_idle, is_sole_owner
+from everygrad.backends.cpu.runtime.pool import (
+    SMALLEST,
+    Recycled,
+    empty,
+    free_idle,
+    is_sole_owner,
+    note_apart,
+)
 from everygrad.compiler.ir import Graph, Value
 from everygrad.compiler.memory import Memory
 from everygrad.compiler.views import View, is_whole
@@ -35,6 +44,7 @@ _A_VALUE = 4096  # estimated bytes of the Python objects of a value and its step
 Segment = Callable[[dict[int, Any]], None]  # takes the outputs by slot, for host steps
 Around = Callable[[range, Callable[[], None]], None]
 Prepare = Callable[[list[Any]], Callable[[], None]]
+Fresh = tuple[int, int, Callable[[], Any]]  # an output's number, its slot, its allocator
 
 
 def _run_steps(where: int, count: int, slots: int, arrays: dict[int, Any]) -> None:
@@ -45,9 +55,11 @@ def _none(arrays: dict[int, Any]) -> None:
     """The segment of a plan without steps."""
 
 
-def compiled(graph: Graph, donated: Sequence[tuple[int, int]]) -> Replay:
+def compiled(
+    graph: Graph, donated: Sequence[tuple[int, int]], remade: Sequence[int] = ()
+) -> Replay:
     """A graph, planned and compiled."""
-    return Replay(build(graph, donated))
+    return Replay(build(graph, donated, remade))
 
 
 _REPLAYS: weakref.WeakSet[Replay] = weakref.WeakSet()
@@ -90,6 +102,7 @@ class Replay:
         if program.arena >= _LARGE:  # what ran eagerly before now computes in there
             free_idle()
         block = np.empty(program.arena + 64, np.uint8)
+        note_apart(block)
         start = -address_of(block) % 64
         self.arena = block[start : start + program.arena]
         base = address_of(self.arena) if program.arena else 0
@@ -110,8 +123,18 @@ class Replay:
         self.segments = self.link()
         self.first: list[Segment] = self.segments[:-1]
         self.last: Segment = self.segments[-1] if self.segments else _none
+        self.begins = self.first_needed()
         self.view_makers = [self.view_maker(r.slot, r.view) for r in program.results]
         self.result_sources = [self.result_source(r.slot) for r in program.results]
+
+    def first_needed(self) -> list[list[Fresh]]:
+        """For each segment: the outputs that get their memory before it runs."""
+        begins: list[list[Fresh]] = [[] for _ in self.segments or [_none]]
+        ends = list(accumulate(count for _, count in self.stretches))
+        for i, (slot, fresh) in enumerate(self.outputs):
+            first = self.program.first_writers.get(slot, 0)
+            begins[bisect(ends, first)].append((i, slot, fresh))
+        return begins
 
     def memory(self) -> Memory:
         return self.program.memory()
@@ -128,10 +151,10 @@ class Replay:
 
     def memory_for(self, slot: int, v: Value) -> Callable[[], Any]:
         """Returns the allocator of an output. It reuses earlier results that nobody holds any more;
-        an output that may reuse an input's memory has a fresh array."""
-        if slot in self.program.donations:
-            return partial(np.empty, v.shape, v.dtype.np)
+        a small output that may reuse an input's memory has a fresh array, which no list holds."""
         if v.nbytes < SMALLEST:
+            if slot in self.program.donations:
+                return partial(np.empty, v.shape, v.dtype.np)
             return Recycled(v.shape, v.dtype.np).take
         return partial(empty, v.shape, v.dtype.np)
 
@@ -185,7 +208,8 @@ class Replay:
         if size_of(shape) == view.base.size and is_whole(shape, view.strides, view.offset):
             if shape == view.base.shape:
                 return lambda array: array
-            return lambda array: array.reshape(shape)
+            # memory that was given has the shape of the result already
+            return lambda array: array if array.shape == shape else array.reshape(shape)
         strides = tuple(s * view.base.dtype.itemsize for s in view.strides)
         return lambda array: as_strided(array.reshape(-1)[view.offset :], shape, strides)
 
@@ -212,7 +236,8 @@ class Replay:
             nbytes = made.size * made.dtype.itemsize
             offset = self.program.temporaries[s.out]
             out = self.arena[offset : offset + nbytes].view(made.dtype).reshape(made.shape)
-        np.copyto(out, made)
+        if not (made.size and address_of(made) == address_of(out)):  # it lies there already
+            np.copyto(out, made)
 
     def donated(self) -> dict[int, tuple[int, int]]:
         """By output: the slot to give it memory in, and the input whose memory it may take."""
@@ -349,30 +374,28 @@ class Replay:
     ) -> tuple[list[Any], BaseException | None]:
         """The outputs for the arrays that were put; the caller holds the lock.
 
-        `given` has memory for outputs that reuse existing memory, by slot. `prepare` gets the
-        outputs before they are computed, and returns one native call that commits them: it is
-        made if, and only if, everything was computed. An exception of a signal handler (Ctrl-C)
+        `given` has memory for outputs that reuse existing memory, by slot; the others get theirs
+        when the first of them is computed. `prepare` gets the outputs before the last run of steps,
+        and returns one native call that commits them: it is made if, and only if, everything was
+        computed. An exception of a signal handler (Ctrl-C)
         during the last run is returned; one before it is raised, and nothing changes.
         """
-        made = []
-        for slot, fresh in self.outputs:
-            array = given.get(slot)
-            if array is None:
-                array = fresh()
-            self.point(slot, address_of(array))
-            made.append(array)
-        known = dict(zip(self.program.outputs, made, strict=True)) if self.has_host_steps else {}
-        outputs = self.collected(made)
-        commit = None if prepare is None else prepare(outputs)
-        error, interrupted = self.error, None
+        made: list[Any] = [None] * len(self.outputs)
+        known: dict[int, Any] = {}
         if segments is None:
-            first, last = self.first, self.last
+            first, last, begins = self.first, self.last, self.begins
         else:
             *first, last = segments or (_none,)
-        for segment in first:
+            begins = [[*chain(*self.begins)], *([] for _ in first)]
+        error, interrupted = self.error, None
+        for segment, begin in zip(first, begins, strict=False):
+            self.allocate(begin, given, made, known)
             segment(known)
             if error[0]:
                 self.refuse()
+        self.allocate(begins[-1], given, made, known)
+        outputs = self.collected(made)
+        commit = None if prepare is None else prepare(outputs)
         # From here to the end no signal handler can interfere: only the last run of steps
         # overwrites memory that somebody sees, it cannot be stopped halfway, and no function is
         # called between it, or an exception of a handler in or after it, and the commit.
@@ -388,6 +411,20 @@ class Replay:
         if commit is not None:
             commit()
         return outputs, interrupted
+
+    def allocate(
+        self, some: Sequence[Fresh], given: dict[int, Any], made: list[Any], known: dict[int, Any]
+    ) -> None:
+        """Memory for some outputs; host steps find it in `known`."""
+        for i, slot, fresh in some:
+            array = given.get(slot)
+            if array is None:
+                array = fresh()
+            self.point(slot, address_of(array))
+            made[i] = array
+        if self.has_host_steps:
+            shapes = self.program.outputs
+            known.update((slot, made[i].reshape(shapes[slot].shape)) for i, slot, _ in some)
 
     def collected(self, made: Sequence[Any]) -> list[Any]:
         """The outputs, from the memory they were computed in."""
