@@ -1,17 +1,22 @@
 """50 steps of a small GPT on simulated ranks, in every way there is, beside one process.
 
-    python -m devtools.drills.parallel_training [word ...]
-    mpiexec -n 2 python -m devtools.drills.parallel_training [word ...]
+    python -m devtools.drills.parallel_training [--shard 1/8] [word ...]
+    mpiexec -n 2 python -m devtools.drills.parallel_training [--shard 1/8] [word ...]
 
-Under mpiexec the ranks are processes, and the cases those that have as many.
+Under mpiexec the ranks are processes, and the cases those that have as many; more ranks than
+cores take `--oversubscribe`. Shards are parts of the cases, to be run at once: each ends with one
+line that says how many there were, how many were wrong, and the largest difference.
 The short form is `tests/distributed/test_equal_to_one_process.py`.
 """
 
 from __future__ import annotations
 
+import argparse
+import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -22,7 +27,10 @@ from tests.distributed import small_gpt
 STEPS, SAME = small_gpt.STEPS, 1e-12
 
 
-def cases() -> list[tuple[str, Callable[..., list[float]], dict[str, int], tuple[Any, ...]]]:
+Case = tuple[str, Callable[..., list[float]], dict[str, int], tuple[Any, ...]]
+
+
+def cases() -> list[Case]:
     """A name, the function, the mesh, and the rest of the function's arguments."""
     made: list[Any] = []
     meshes: list[dict[str, int]] = [
@@ -42,25 +50,51 @@ def cases() -> list[tuple[str, Callable[..., list[float]], dict[str, int], tuple
     return made
 
 
-def main(words: list[str]) -> int:
-    """`words`: only cases whose names have all of them."""
-    want = small_gpt.losses_of_one_process(STEPS)
-    failed = 0
+def chosen(words: Sequence[str], shard: str, ranks: int) -> list[Case]:
+    """The cases whose names have all words, and of these part i of n; of several processes, those
+    that have as many ranks."""
+    fitting = [
+        case
+        for case in cases()
+        if ranks in (1, prod(case[2].values())) and all(w in f"{case[2]} {case[0]}" for w in words)
+    ]
+    random.Random(0).shuffle(fitting)  # the same on all ranks; every part has some of every kind
+    part, _, parts = shard.partition("/")
+    return fitting[int(part) - 1 :: int(parts)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("words", nargs="*", help="cases whose names have all of them")
+    parser.add_argument("--shard", default="1/1", help="i/n: part i of n, from 1 on")
+    given = parser.parse_args()
     ranks = dist.world_size()  # 1: they are simulated
-    chosen = [case for case in cases() if all(w in f"{case[2]} {case[0]}" for w in words)]
-    for name, run, axes, rest in chosen:
-        count = prod(axes.values())
-        if ranks not in (1, count):
-            continue
+    say = partial(print, flush=True) if dist.rank() == 0 else lambda *_: None
+    want = small_gpt.losses_of_one_process(STEPS)
+    picked = chosen(given.words, given.shard, ranks)
+    gaps, raised = [0.0], 0
+    for name, run, axes, rest in picked:
         begun = time.process_time()
-        found = [run(axes, *rest)] if ranks > 1 else dist.run_local(run, count, axes, *rest)
+        try:
+            count = prod(axes.values())
+            found = [run(axes, *rest)] if ranks > 1 else dist.run_local(run, count, axes, *rest)
+        except Exception as error:
+            if ranks > 1:  # the other ranks are somewhere else now
+                raise
+            raised += 1
+            say(f"{axes} {name}: {type(error).__name__}: {error}")
+            continue
         gap = max(abs(a - b) for losses in found for a, b in zip(losses, want, strict=True))
-        failed += gap > SAME
+        gaps.append(gap)
         seconds = time.process_time() - begun
-        print(f"{axes} {name}: {gap:.1e} {'' if gap <= SAME else 'WRONG'} ({seconds:.1f} s)")
-    print(f"{failed} of {len(chosen)} differ by more than {SAME}")
-    return 1 if failed else 0
+        say(f"{axes} {name}: {gap:.1e} {'' if gap <= SAME else 'WRONG'} ({seconds:.1f} s)")
+    wrong = sum(not gap <= SAME for gap in gaps)
+    say(
+        f"shard {given.shard}, {ranks} processes: {len(picked)} cases, {wrong} differ by more than "
+        f"{SAME}, {raised} raised; the largest difference is {max(gaps):.1e}"
+    )
+    return 1 if wrong or raised else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
