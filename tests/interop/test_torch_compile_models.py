@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from everygrad.interop.torch import backend
+from everygrad.interop.torch.compiled import CompiledGraph
 from tests.support.torch_compile import assert_same, compiled
 
 
@@ -139,6 +140,8 @@ RECURRENT = {
     "lstm": lambda: nn.LSTM(5, 6, 2, batch_first=True),
     "gru": lambda: nn.GRU(5, 6, 2, bidirectional=True),
     "lstm without biases": lambda: nn.LSTM(5, 6, bias=False, bidirectional=True),
+    "batch first": lambda: nn.GRU(5, 6, 2, batch_first=True),
+    "projected": lambda: nn.LSTM(5, 6, 2, proj_size=3),
     "with dropout": lambda: nn.LSTM(5, 6, 2, dropout=0.5),
 }
 
@@ -173,6 +176,26 @@ def test_recurrent_layers_are_one_node(name, monkeypatch):
     assert sum("everygrad.recurrent" in n for n in forward) == 1
     assert sum("everygrad.recurrent_backward" in n for n in backward) == 1
     assert not any("mm" in n for n in forward)
+
+
+def test_backward_computes_no_state_again(monkeypatch):
+    """What the forward kept says all that the gradients need."""
+    ran = []
+    step = CompiledGraph.compile
+
+    def noted(self, *given):
+        made = step(self, *given)
+        ran.append([s.name for s in made.replay.program.steps])
+        return made
+
+    monkeypatch.setattr(CompiledGraph, "compile", noted)
+    layer = nn.LSTM(5, 6, 2, bidirectional=True)
+    with torch._dynamo.config.patch(allow_rnn=True):
+        compiled(layer)(torch.randn(3, 4, 5))[0].sum().backward()
+    forward, backward = ran
+    assert any("rnn_reserve" in name for name in forward)
+    assert any("rnn_grads" in name for name in backward)
+    assert not any("rnn_reserve" in name for name in backward)
 
 
 def test_recurrent_ops_are_pytorchs_too():

@@ -6,7 +6,7 @@ Dynamo's graph still names them: PyTorch can run these ops as well, should a gra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,9 +14,10 @@ from torch.fx import GraphModule, Node
 
 from everygrad.autograd.transforms.functional import vjp
 from everygrad.core.tensor import Tensor
+from everygrad.interop.torch.aten.nn.recurrent import recurrent_layers
 from everygrad.interop.torch.aten.registry import aten
-from everygrad.interop.torch.aten.table import HANDLERS
 from everygrad.interop.torch.exchange import from_tensor
+from everygrad.ops.nn.recurrent import MODES
 
 _FUNCTIONS: dict[Any, str] = {torch.lstm: "lstm", torch.gru: "gru"}
 # of torch.lstm and torch.gru, after the parameters
@@ -58,20 +59,8 @@ def _replace(module: GraphModule, node: Node, kind: str) -> None:
 # --- the ops, as PyTorch runs them ---------------------------------------------------------------
 
 
-def _run(
-    kind: str,
-    x: torch.Tensor,
-    states: Sequence[torch.Tensor],
-    params: Sequence[torch.Tensor],
-    *options: Any,
-) -> Sequence[torch.Tensor]:
-    biases, layers, both, batch_first = options
-    function: Any = torch.lstm if kind == "lstm" else torch.gru
-    first = list(states) if kind == "lstm" else states[0]
-    found: Sequence[torch.Tensor] = function(
-        x, first, list(params), biases, layers, 0.0, False, both, batch_first
-    )
-    return found
+def _theirs(found: Sequence[Tensor]) -> list[torch.Tensor]:
+    return [torch.utils.dlpack.from_dlpack(t.detach(), copy=True) for t in found]
 
 
 @torch.library.custom_op("everygrad::recurrent", mutates_args=())
@@ -85,9 +74,10 @@ def recurrent(
     both: bool,
     batch_first: bool,
 ) -> list[torch.Tensor]:
-    """The outputs of all steps, and each state after the last one."""
-    made = _run(kind, x, states, params, biases, layers, both, batch_first)
-    return [t.contiguous().clone() for t in made]
+    """The outputs of all steps, each state after the last one, and what is kept of each layer for
+    the derivative; by our ops, since PyTorch keeps nothing of its own."""
+    first, given = ([from_tensor(t) for t in some] for some in (states, params))
+    return _theirs(forward(kind, from_tensor(x), first, given, biases, layers, both, batch_first))
 
 
 @recurrent.register_fake
@@ -101,13 +91,29 @@ def _(
     both: bool,
     batch_first: bool,
 ) -> list[torch.Tensor]:
-    width = states[0].shape[-1] * (2 if both else 1)
-    return [x.new_empty((*x.shape[:-1], width)), *(s.new_empty(s.shape) for s in states)]
+    ways = 2 if both else 1
+    found = [x.new_empty((*x.shape[:-1], states[0].shape[-1] * ways))]
+    found += [s.new_empty(s.shape) for s in states]
+    if _is_projected(params, layers * ways):
+        return found
+    if x.ndim == 2:
+        steps, batch = x.shape[0], 1
+    else:
+        batch, steps = x.shape[:2] if batch_first else (x.shape[1], x.shape[0])
+    kept = MODES[kind].kept * states[0].shape[-1]
+    return [*found, *(x.new_empty((steps, batch, kept)) for _ in range(layers * ways))]
+
+
+def _is_projected(params: Sequence[Any], count: int) -> bool:
+    """Whether the weights of each of `count` layers are those of one whose hidden state has another
+    width than its cells: it goes step by step, and keeps nothing."""
+    return len(params) // count % 2 == 1
 
 
 @torch.library.custom_op("everygrad::recurrent_backward", mutates_args=())
 def recurrent_backward(
     gradients: Sequence[torch.Tensor],
+    kept: Sequence[torch.Tensor],
     kind: str,
     x: torch.Tensor,
     states: Sequence[torch.Tensor],
@@ -119,16 +125,16 @@ def recurrent_backward(
 ) -> list[torch.Tensor]:
     """The gradients of the input, the states and the parameters; by our ops, since PyTorch records
     nothing inside of an op."""
-    mine = [[from_tensor(t) for t in some] for some in (gradients, states, params)]
-    seeds, first, later = mine
+    mine = [[from_tensor(t) for t in some] for some in (gradients, kept, states, params)]
+    seeds, reserves, first, later = mine
     options = (biases, layers, both, batch_first)
-    made = backward(seeds, kind, from_tensor(x), first, later, *options)
-    return [torch.utils.dlpack.from_dlpack(t.detach(), copy=True) for t in made]
+    return _theirs(backward(seeds, reserves, kind, from_tensor(x), first, later, *options))
 
 
 @recurrent_backward.register_fake
 def _(
     gradients: Sequence[torch.Tensor],
+    kept: Sequence[torch.Tensor],
     kind: str,
     x: torch.Tensor,
     states: Sequence[torch.Tensor],
@@ -144,15 +150,17 @@ def _(
 def _note(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     kind, x, states, params, *options = inputs
     ctx.kind, ctx.count, ctx.options = kind, len(states), options
-    ctx.save_for_backward(x, *states, *params)
+    ctx.params = len(params)
+    ctx.save_for_backward(x, *states, *params, *output[1 + len(states) :])
 
 
 def _backward(ctx: Any, gradients: Sequence[torch.Tensor]) -> tuple[Any, ...]:
     x, *rest = ctx.saved_tensors
-    states, params = rest[: ctx.count], rest[ctx.count :]
-    given = [g.contiguous() for g in gradients]
-    made = recurrent_backward(given, ctx.kind, x, states, params, *ctx.options)
     end = 1 + ctx.count
+    states, rest = rest[: ctx.count], rest[ctx.count :]
+    params, kept = rest[: ctx.params], rest[ctx.params :]
+    given = [g.contiguous() for g in gradients[:end]]
+    made = recurrent_backward(given, kept, ctx.kind, x, states, params, *ctx.options)
     return (None, made[0], list(made[1:end]), list(made[end:]), None, None, None, None)
 
 
@@ -166,15 +174,27 @@ recurrent.register_autograd(_backward, setup_context=_note)
 def forward(
     kind: str, x: Tensor, states: Sequence[Tensor], params: Sequence[Tensor], *options: Any
 ) -> list[Tensor]:
+    out, finals, kept = _layers(kind, x, states, params, options)
+    return [out, *finals, *kept]
+
+
+def _layers(
+    kind: str,
+    x: Tensor,
+    states: Sequence[Tensor],
+    params: Sequence[Tensor],
+    options: Sequence[Any],
+    kept: Sequence[Tensor] = (),
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     biases, layers, both, batch_first = options
-    layer: Callable[..., Sequence[Tensor]] = HANDLERS[f"aten::{kind}.input"].function
-    first = states if kind == "lstm" else states[0]
-    return list(layer(x, first, params, biases, layers, 0.0, False, both, batch_first))
+    given = (biases, layers, 0.0, False, both, batch_first)
+    return recurrent_layers(kind, x, states, params, *given, kept)
 
 
 @aten("everygrad::recurrent_backward.default")
 def backward(
     gradients: Sequence[Tensor],
+    kept: Sequence[Tensor],
     kind: str,
     x: Tensor,
     states: Sequence[Tensor],
@@ -183,7 +203,8 @@ def backward(
 ) -> list[Tensor]:
     def run(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         count = len(states)
-        return tuple(forward(kind, x, rest[:count], rest[count:], *options))
+        out, finals, _ = _layers(kind, x, rest[:count], rest[count:], options, kept)
+        return (out, *finals)
 
     _, pull = vjp(run, x, *states, *params)
     return list(pull(tuple(gradients)))

@@ -288,10 +288,23 @@ def rnn_sequence(
     gx: Tensor, start: Tensor, w: Tensor, b: Tensor | None = None, mode: str = "lstm"
 ) -> Tensor:
     """(steps, batch, states * hidden): h of every step, and for an lstm c of every step."""
+    return rnn_sequence_and_reserve(gx, start, w, b, mode)[0]
+
+
+def rnn_sequence_and_reserve(
+    gx: Tensor,
+    start: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
+    mode: str = "lstm",
+    reserve: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`rnn_sequence`, and what its derivative reads again; `reserve`: that of an earlier call."""
     given = _checked(gx, start, w, b, mode)
-    with no_grad():
-        reserve = apply(RNN_RESERVE, *given, mode=mode)
-    return apply(RNN_SEQUENCE, *given, reserve, mode=mode)
+    if reserve is None:
+        with no_grad():
+            reserve = apply(RNN_RESERVE, *given, mode=mode)
+    return apply(RNN_SEQUENCE, *given, reserve, mode=mode), reserve
 
 
 def rnn_reserve(

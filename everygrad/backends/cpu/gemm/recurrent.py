@@ -26,6 +26,8 @@ from everygrad.dtypes import DType
 
 GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
 STATES = {"lstm": 2, "gru": 1, "tanh": 1, "relu": 1}
+# Inputs that definitions read and kernels do not, by position: the reserve holds what they decide.
+UNREAD = {"rnn_sequence": (0, 1, 2, 3), "rnn_grads": (1, 4)}
 # where the gates begin among what a step keeps, counted in hidden sizes: behind the states, but
 # the one gate of a plain layer becomes its state
 _FIRST_GATE = {"lstm": 2, "gru": 1, "tanh": 0, "relu": 0}

@@ -16,8 +16,10 @@ import numpy as np
 
 from everygrad.backends.cpu.fused import multi_tensor
 from everygrad.backends.cpu.fused.fused import FusedWork, can_split_by_rows, fusable, fused
+from everygrad.backends.cpu.gemm.recurrent import UNREAD
 from everygrad.backends.cpu.graph import lowering
 from everygrad.backends.cpu.graph.same_memory import read_elsewhere, reads_of, same_memory
+from everygrad.backends.cpu.graph.unread import without_unread
 from everygrad.backends.cpu.kernels import copy_index
 from everygrad.backends.cpu.llvm.work import ArrayLayout, Step, Work, contiguous
 from everygrad.compiler.facts import ValueCheck
@@ -547,7 +549,7 @@ def build(
 ) -> ExecutionPlan:
     """The plan of a graph; `donated` pairs inputs with outputs that may reuse their memory, of
     which those that are `remade` may be written before the last step that can fail."""
-    return Planner(graph, donated, remade).run()
+    return Planner(without_unread(graph, UNREAD), donated, remade).run()
 
 
 ERROR_WORDS = 4  # number of the failed check, the index, the size; 1 once a run has ended

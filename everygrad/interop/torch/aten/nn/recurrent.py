@@ -10,7 +10,12 @@ from everygrad.interop.torch.aten.derivatives import pulled
 from everygrad.interop.torch.aten.registry import Result, aten
 from everygrad.nn.functional import dropout, linear
 from everygrad.ops.linalg.matmul import matmul
-from everygrad.ops.nn.recurrent import MODES, lstm_step, rnn_sequence
+from everygrad.ops.nn.recurrent import (
+    MODES,
+    lstm_step,
+    rnn_sequence,
+    rnn_sequence_and_reserve,
+)
 from everygrad.ops.python.creation import zeros
 from everygrad.ops.shape.joining import concat, stack
 
@@ -18,9 +23,15 @@ Maybe = Tensor | None
 
 
 def _direction(
-    mode: str, x: Tensor, start: Sequence[Tensor], weights: Sequence[Tensor], back: bool
-) -> tuple[Tensor, list[Tensor]]:
-    """One layer one way: h at all steps, and the states after the last.
+    mode: str,
+    x: Tensor,
+    start: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    back: bool,
+    kept: Maybe = None,
+) -> tuple[Tensor, list[Tensor], Maybe]:
+    """One layer one way: h at all steps, the states after the last, and what its derivative reads
+    again, where there is such a thing; `kept`: that of an earlier call.
 
     The weights are by input and by state, then perhaps both biases, then perhaps a projection."""
     w_in, w_state, *more = weights
@@ -29,6 +40,7 @@ def _direction(
     gx = matmul(x, w_in.mT)
     if len(more) % 2:
         h, states = _projected(gx, start, w_state, biases, more[-1])
+        kept = None
     else:
         bias: Maybe = None
         if biases and mode == "gru":
@@ -36,11 +48,11 @@ def _direction(
         elif biases:
             bias = biases[0] + biases[1]
         begin = start[0] if len(start) == 1 else concat(start, axis=1)
-        found = rnn_sequence(gx, begin, w_state, bias, mode)
+        found, kept = rnn_sequence_and_reserve(gx, begin, w_state, bias, mode, kept)
         size = w_state.shape[1]
         h = found[..., :size]
         states = [found[-1, :, k * size : (k + 1) * size] for k in range(MODES[mode].states)]
-    return (h.flip(axis=0) if back else h), states
+    return (h.flip(axis=0) if back else h), states, kept
 
 
 def _projected(
@@ -57,7 +69,7 @@ def _projected(
     return stack(steps, axis=0), [h, c]
 
 
-def _layers(
+def recurrent_layers(
     mode: str,
     x: Tensor,
     states: Sequence[Tensor],
@@ -68,8 +80,10 @@ def _layers(
     train: bool,
     bidirectional: bool,
     batch_first: bool,
-) -> tuple[Tensor, list[Tensor]]:
-    """The last layer's h at all steps, and each state of all layers after the last step."""
+    kept: Sequence[Tensor] = (),
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """The last layer's h at all steps, each state of all layers after the last step, and what the
+    derivatives of all layers read again; `kept`: that of an earlier call."""
     batched = x.ndim == 3
     if not batched:
         x, states = x.expand_dims(1), [s.expand_dims(1) for s in states]
@@ -78,32 +92,36 @@ def _layers(
     ways = 2 if bidirectional else 1
     each = len(params) // (num_layers * ways)
     lasts: list[list[Tensor]] = []
+    reserves: list[Tensor] = []
     for layer in range(num_layers):
         outs = []
         for way in range(ways):
             at = layer * ways + way
             weights = params[at * each : (at + 1) * each]
-            out, last = _direction(mode, x, [s[at] for s in states], weights, bool(way))
+            start, known = [s[at] for s in states], kept[at] if kept else None
+            out, last, reserve = _direction(mode, x, start, weights, bool(way), known)
             outs.append(out)
             lasts.append(last)
+            if reserve is not None:
+                reserves.append(reserve)
         x = outs[0] if ways == 1 else concat(outs, axis=2)
         if dropout_p and train and layer < num_layers - 1:
             x = dropout(x, dropout_p)
     finals = [stack([last[k] for last in lasts], axis=0) for k in range(len(states))]
     if not batched:
-        return x.squeeze(1), [f.squeeze(1) for f in finals]
-    return (x.swapaxes(0, 1) if batch_first else x), finals
+        return x.squeeze(1), [f.squeeze(1) for f in finals], reserves
+    return (x.swapaxes(0, 1) if batch_first else x), finals, reserves
 
 
 @aten("lstm.input")
 def lstm(x: Tensor, hx: Sequence[Tensor], *options: Any) -> tuple[Tensor, ...]:
-    out, finals = _layers("lstm", x, hx, *options)
+    out, finals, _ = recurrent_layers("lstm", x, hx, *options)
     return (out, *finals)
 
 
 def _one_state(mode: str) -> Any:
     def run(x: Tensor, hx: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
-        out, (last,) = _layers(mode, x, [hx], *options)
+        out, (last,), _ = recurrent_layers(mode, x, [hx], *options)
         return out, last
 
     return run
@@ -164,7 +182,8 @@ def _onednn(
     shape = (x.shape[1], -1)
     states = [s.reshape(shape) for s in start[: MODES[kind].states]]
     chosen = weights if has_biases else weights[:2]
-    return _direction(kind, x, states, chosen, reverse)
+    h, states, _ = _direction(kind, x, states, chosen, reverse)
+    return h, states
 
 
 @aten("mkldnn_rnn_layer.default", wants_result=True)
