@@ -73,6 +73,26 @@ def _adam(t: Maker, amsgrad: bool = False) -> tuple[Any, ...]:
     return (*made, squares, most, steps, options | {"amsgrad": amsgrad, "maximize": False})
 
 
+def _quantised(t: Maker, *more: Any, zero: Any = 3, scale: float = 0.11) -> tuple[Any, ...]:
+    """Numbers of which some lie outside of the 8 levels, and their rounding."""
+    return (t(3, 5), scale, zero, 0, 7, *more)
+
+
+def _by_tensors(t: Maker, axis: int | None, zero: torch.Tensor, *more: Any) -> tuple[Any, ...]:
+    count = zero.numel()
+    scale = t.unit(count).float() + 0.1
+    where = () if axis is None else (axis,)
+    return (t(3, 5), scale, zero, *where, -4, 3, *more)
+
+
+def _zeros(t: Maker, count: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randint(-4, 4, (count,), generator=t.generator).to(dtype)
+
+
+def _learned(t: Maker, axis: int | None, count: int) -> tuple[Any, ...]:
+    return _by_tensors(t, axis, _zeros(t, count, torch.float32) + 0.25, 0.7)
+
+
 def _sgd(t: Maker, nesterov: bool) -> tuple[Any, ...]:
     lists = [[t(2, 3), t(4)] for _ in range(3)]
     options = {"weight_decay": 0.01, "momentum": 0.9, "lr": 0.1, "dampening": 0.0}
@@ -141,6 +161,44 @@ MORE: dict[str, tuple[Row, ...]] = {
         lambda t: (t(4, 3, 2), t(3), t(3), t(3), t.unit(3), False, 0.1, 1e-5),
     ),
     "_fused_rms_norm.default": (lambda t: (t(3, 4), [4], t(4), 1e-5),),
+    "fake_quantize_per_tensor_affine.default": (
+        _quantised,
+        lambda t: _quantised(t, zero=-2, scale=1.7),
+    ),
+    "fake_quantize_per_tensor_affine_cachemask.default": (_quantised,),
+    "fake_quantize_per_tensor_affine_cachemask_backward.default": (
+        lambda t: (t(3, 5), t.mask(3, 5)),
+    ),
+    "fake_quantize_per_channel_affine_cachemask_backward.default": (
+        lambda t: (t(3, 5), t.mask(3, 5)),
+    ),
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default": (
+        lambda t: (*_by_tensors(t, None, _zeros(t, 1, torch.int32))[:3], torch.ones(1), -4, 3),
+        lambda t: (*_by_tensors(t, None, _zeros(t, 1, torch.int32))[:3], torch.zeros(1), -4, 3),
+    ),
+    **dict.fromkeys(
+        (
+            "fake_quantize_per_channel_affine.default",
+            "fake_quantize_per_channel_affine_cachemask.default",
+        ),
+        (
+            lambda t: _by_tensors(t, 0, _zeros(t, 3, torch.int32)),
+            lambda t: _by_tensors(t, 1, _zeros(t, 5, torch.int32)),
+            lambda t: _by_tensors(t, 1, _zeros(t, 5, torch.float32)),
+        ),
+    ),
+    "_fake_quantize_learnable_per_tensor_affine.default": (lambda t: _learned(t, None, 1),),
+    "_fake_quantize_learnable_per_tensor_affine_backward.default": (
+        lambda t: (t(3, 5), *_learned(t, None, 1)),
+    ),
+    "_fake_quantize_learnable_per_channel_affine.default": (
+        lambda t: _learned(t, 0, 3),
+        lambda t: _learned(t, 1, 5),
+    ),
+    "_fake_quantize_learnable_per_channel_affine_backward.default": (
+        lambda t: (t(3, 5), *_learned(t, 0, 3)),
+        lambda t: (t(3, 5), *_learned(t, 1, 5)),
+    ),
     "native_dropout_backward.default": (lambda t: (t(3, 4), t.mask(3, 4), 2.0),),
     "nll_loss_forward.default": (
         lambda t: (t(4, 3), t.index(3, 4), None, 1, -100),

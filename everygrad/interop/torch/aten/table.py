@@ -19,6 +19,7 @@ from everygrad.interop.torch.aten.nn import (
     attention as attention,
     convolution as convolution,
     embedding_bags as embedding_bags,
+    fake_quantization as fake_quantization,
     losses as losses,
     norms as norms,
     pooling as pooling,
