@@ -65,10 +65,12 @@ def assemble(compiler: Report, problem: flash.AttentionProblem, capability: Any,
 @pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.float32], ids=str)
 @pytest.mark.parametrize("capability", [AMPERE, HOPPER], ids=["sm_80", "sm_90"])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tokens", [PROBLEM.queries, flash.LONG], ids=["", "long"])
 def test_every_kernel_compiles_without_spills(
-    compiler: Report, capability: Any, dtype: Any, width: int, kind: str
+    compiler: Report, capability: Any, dtype: Any, width: int, kind: str, tokens: int
 ) -> None:
     problem = PROBLEM._replace(dtype=dtype, width=width, depth=width, causal=True)
+    problem = problem._replace(queries=tokens, keys=tokens)
     assemble(compiler, problem, capability, kind)
     kernel = flash.kernel(problem, capability, kind)
     limit = A100_SHARED if capability == AMPERE else H100_SHARED
@@ -80,6 +82,15 @@ def test_every_kernel_compiles_without_spills(
 @pytest.mark.parametrize("kind", ["forward", "queries", "keys"])
 def test_every_mask_compiles(compiler: Report, capability: Any, case: str, kind: str) -> None:
     assemble(compiler, MASKED[case], capability, kind)
+
+
+def test_long_contexts_load_whole_tiles_of_statistics() -> None:
+    """The padding of lse and delta ends where a tile of the kernel that holds keys does."""
+    for tokens in (flash.LONG - 64, flash.LONG, flash.LONG + 1, flash.LONG + 64, flash.LONG + 128):
+        problem = PROBLEM._replace(queries=tokens, keys=tokens, width=64, depth=64)
+        chosen = flash.kernel(problem, HOPPER, "keys")
+        assert problem.padded % flash.tiling(chosen).columns == 0
+        assert chosen.long is (tokens >= flash.LONG and problem.padded % 128 == 0)
 
 
 def test_hopper_multiplies_by_its_own_instructions() -> None:

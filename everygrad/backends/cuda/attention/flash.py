@@ -138,6 +138,7 @@ class FlashKernel(NamedTuple):
     causal: bool
     mask: str
     scaled: bool  # scores are scaled before they are compared
+    long: bool = False  # tilings of long contexts, where larger tiles are waste at the edges alone
 
 
 class FlashLaunch(NamedTuple):
@@ -172,6 +173,13 @@ _TILINGS = {
     ("queries", "plain", 128): Tiling(64, 32, 128, 2, 1),
     ("keys", "plain", 64): Tiling(64, 32, 128, 2, 2),
     ("keys", "plain", 128): Tiling(64, 32, 128, 2, 1),
+}
+# of sequences of at least LONG tokens, without masks
+LONG = edge(__name__, "LONG", 4096, "size")
+_LONG_TILINGS = {
+    ("forward", "hopper", 64): Tiling(192, 128, 384, 2, 1),
+    ("queries", "hopper", 128): Tiling(128, 128, 256, 2, 1),
+    ("keys", "hopper", 64): Tiling(64, 128, 128, 2, 2),
 }
 _AMPERE_MASKED = Tiling(128, 64, 256, 2, 1)  # 32 rows a warp are too many with a mask
 _BODIES = {
@@ -219,7 +227,11 @@ def kernel(problem: AttentionProblem, capability: tuple[int, int], kind: str) ->
     wide = 64 if max(p.width, p.depth) <= 64 else 128
     # a scale of 0, or one that underflows float32, would make masked scores NaN
     scaled = bool(p.mask) or p.scale < FLATTEST
-    return FlashKernel(kind, engine, p.dtype, wide, p.causal, p.mask, scaled)
+    cut = _LONG_TILINGS.get(("forward" if kind == "statistics" else kind, engine, wide))
+    long = cut is not None and not p.mask and min(p.queries, p.keys) >= LONG
+    if cut is not None and kind == "keys":  # whole tiles of statistics are loaded, and not beyond
+        long = long and p.padded % cut.columns == 0
+    return FlashKernel(kind, engine, p.dtype, wide, p.causal, p.mask, scaled, long)
 
 
 def architecture(kernel: FlashKernel, capability: tuple[int, int]) -> str:
@@ -232,7 +244,7 @@ def tiling(kernel: FlashKernel) -> Tiling:
     if kernel.kind == "delta":
         return Tiling(128 * 16 // (kernel.wide * kernel.dtype.itemsize), 8, 128, 2, 1)
     kind = "forward" if kernel.kind == "statistics" else kernel.kind
-    cut = _TILINGS[kind, kernel.engine, kernel.wide]
+    cut = (_LONG_TILINGS if kernel.long else _TILINGS)[kind, kernel.engine, kernel.wide]
     if not kernel.mask:
         return cut
     masked = kernel.engine == "ampere" and kind == "forward"
