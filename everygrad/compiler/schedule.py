@@ -220,6 +220,56 @@ def is_below_maximum(v: Value) -> bool:
     return top.facts.combine == "max" and top.args[0] is x
 
 
+def was_rounded(v: Value) -> bool:
+    """Whether it is a number of 16 bits, converted."""
+    if v.kind != "elementwise" or len(v.args) != 1 or not _is_half(v.args[0]):
+        return False
+    program = v.op.program([v.args[0].dtype], v.params)
+    return all(inst.fn in ("input", "cast") for inst in program.insts)
+
+
+def _is_half(v: Value) -> bool:
+    return v.dtype.is_float and v.dtype.itemsize == 2
+
+
+_ARITHMETIC = ("add", "sub", "mul", "div", "neg")
+
+
+def seen_rounded(members: dict[Value, Member], wanted: Iterable[Value]) -> set[Value]:
+    """The exponentials of float32 differences that only results of 16 bits are made of, by
+    arithmetic. A difference of float32 is rounded, and what that costs the exponential is more than
+    a function of 22 bits does."""
+    users: dict[Value, list[Member]] = {}
+    for m in members.values():
+        for r in m.refs:
+            if isinstance(r, Value):
+                users.setdefault(r, []).append(m)
+    stored = set(wanted)
+
+    def is_rounded(v: Value) -> bool:
+        todo = [v]
+        for w in todo:
+            if w in stored or w not in users:
+                return False
+            for m in users[w]:
+                if _is_half(m.value):
+                    continue
+                if m.role != "full" or m.value.op.intrinsic() not in _ARITHMETIC:
+                    return False
+                todo += [] if m.value in todo else [m.value]
+        return True
+
+    return {
+        v
+        for v, m in members.items()
+        if m.role == "full"
+        and _is(m, "exp")
+        and isinstance(m.refs[0], Value)
+        and _is(members[m.refs[0]], "sub")
+        and is_rounded(v)
+    }
+
+
 def _is(m: Member | None, intrinsic: str) -> bool:
     """Whether a member is this scalar function of float32."""
     if m is None or m.value.dtype is not dtypes.float32:

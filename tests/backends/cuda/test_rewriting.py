@@ -396,6 +396,62 @@ def test_long_rows_have_the_cpu_s_values() -> None:
 
 
 @pytest.mark.skipif("cuda" not in DEVICES, reason="this run promises no cuda")
+def test_gradients_of_losses_of_16_bit_scores_are_right_to_their_last_bits() -> None:
+    x = eg.tensor(20 * rand(48, 40000)).astype("bfloat16")
+    labels = np.arange(48) * 801
+
+    def gradient(x: Any) -> Any:
+        y = eg.tensor(labels, device=x.device)
+        return eg.grad(
+            lambda x: nn.functional.cross_entropy(x.astype("float32"), y, reduction="sum")
+        )(x)
+
+    wide = x.astype("float64").numpy()
+    wanted = np.exp(wide - wide.max(axis=1, keepdims=True))
+    wanted /= wanted.sum(axis=1, keepdims=True)
+    wanted[np.arange(48), labels] -= 1
+    found = eg.jit(gradient)(x.to("cuda")).astype("float64").numpy()
+    np.testing.assert_allclose(found, wanted, rtol=2**-8.5, atol=1e-37)
+
+
+def test_functions_of_22_bits_serve_what_is_rounded_to_16() -> None:
+    def gradient(x: Any) -> Any:
+        labels = eg.zeros((x.shape[0],), "int64", x.device)
+        return eg.grad(
+            lambda x: nn.functional.cross_entropy(x.astype("float32"), labels, reduction="sum")
+        )(x)
+
+    def texts(dtype: str) -> str:
+        x = eg.tensor(rand(64, 40000)).astype(dtype).to(DRY)
+        return "".join(eg.jit(gradient).lower(x).plan.sources())
+
+    assert texts("bfloat16").count("exp_low(") >= 2
+    assert "exp_low(" not in texts("float32")
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="this run promises no cuda")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("tokens", [flash.LONG, flash.LONG + 65, flash.LONG + 128])
+def test_attention_over_long_contexts(tokens: int, width: int, causal: bool) -> None:
+    given = [rand(1, 2, tokens, width, seed=i) for i in range(4)]
+
+    def attend(q: Any, k: Any, v: Any, g: Any) -> Any:
+        def loss(q: Any, k: Any, v: Any) -> Any:
+            out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+            return (out.astype("float32") * g.astype("float32")).sum()
+
+        return eg.grad(loss, (0, 1, 2))(q, k, v)
+
+    halves = [eg.tensor(a).astype("bfloat16") for a in given]
+    wanted = attend(*(a.astype("float32") for a in halves))
+    found = attend(*(a.to("cuda") for a in halves))
+    for f, w in zip(found, wanted, strict=True):
+        off = np.linalg.norm(f.astype("float32").numpy() - w.numpy()) / np.linalg.norm(w.numpy())
+        assert off < 1e-2
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="this run promises no cuda")
 @pytest.mark.parametrize("width", [520, 768, 1000, 3000])
 def test_norms_of_all_widths(width: int) -> None:
     given = (rand(300, width), rand(width, seed=1), rand(width, seed=2), rand(300, width, seed=3))

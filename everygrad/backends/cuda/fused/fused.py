@@ -14,7 +14,14 @@ from everygrad.backends.cuda.fused.values import KernelTask
 from everygrad.compiler.groups import Group, Load, Member, is_chain
 from everygrad.compiler.ir import Value
 from everygrad.compiler.loop_nest import StridedAccess
-from everygrad.compiler.schedule import finals, is_by_rows, kind_of, needed, nest_of_members
+from everygrad.compiler.schedule import (
+    finals,
+    is_by_rows,
+    kind_of,
+    needed,
+    nest_of_members,
+    seen_rounded,
+)
 from everygrad.compiler.thresholds import edge
 from everygrad.compiler.views import is_whole
 from everygrad.core.strides import collapse
@@ -60,10 +67,12 @@ def _kernel(
     kinds = {m.value: kind_of(m) for m in finals(members)}
     names = {v: k.name for v, k in kinds.items()}
     lengths = {k.length for k in kinds.values() if k.length}
+    rounded = seen_rounded(members, wanted) - exact
 
     def writer(row: int, pieces: int = 1) -> FusedKernelWriter:
         task = _task(group, members, wanted, names, row)
-        return FusedKernelWriter(task._replace(pieces=pieces, exact=exact), multiprocessors)
+        task = task._replace(pieces=pieces, exact=exact, rounded=rounded)
+        return FusedKernelWriter(task, multiprocessors)
 
     if is_by_rows(members):
         return writer(group.row or 1).along_rows()

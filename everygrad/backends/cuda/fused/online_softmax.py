@@ -20,6 +20,7 @@ def update(top: str, total: str, high: str) -> list[str]:
     ]
 
 
-def add(top: str, total: str, x: str) -> str:
-    """The line that adds an element."""
-    return f"{total} += exp({x} - from_{top});"
+def add(top: str, total: str, x: str, rounded: bool) -> str:
+    """The line that adds an element; of one that was `rounded` to 16 bits, an exponential of 22
+    bits: the sum of a row is as good as float32's."""
+    return f"{total} += {'exp_low' if rounded else 'exp'}({x} - from_{top});"

@@ -21,7 +21,7 @@ from everygrad.backends.cuda.source.c_types import LAYOUTS
 from everygrad.backends.cuda.source.writer import BLOCK, KernelWriter, WrittenKernel
 from everygrad.compiler.groups import Load, Member, Number
 from everygrad.compiler.ir import Value
-from everygrad.compiler.schedule import online_sums
+from everygrad.compiler.schedule import online_sums, was_rounded
 from everygrad.compiler.thresholds import edge
 
 _BYTES = 16  # of one load or store
@@ -231,7 +231,8 @@ class FusedKernelWriter:
             if v in self.online:
                 top = self.online[v]
                 x = values.get(self.members[top].refs[0], top.args[0])
-                values.inner.append(online_softmax.add(f"t{self.number(top)}", f"t{n}", x))
+                rounded = was_rounded(top.args[0])
+                values.inner.append(online_softmax.add(f"t{self.number(top)}", f"t{n}", x, rounded))
             elif m.role == "full":
                 value = stored(v, values.get(v, v))
                 target = f"w{n}.v[j]" if self.vector > 1 else self._store(n, guard)

@@ -32,7 +32,7 @@ class KernelTask(NamedTuple):
     """What a kernel computes: `wanted` of the group's members. `rows` and `columns` are the sizes
     of the loops, `accesses` say which element each load reads, `kinds` what each final is.
     `pieces`: into how many rows one was split. `exact`: values that must have the same bits
-    wherever they are computed."""
+    wherever they are computed. `rounded`: functions that nobody sees with more than 16 bits."""
 
     members: dict[Value, Member]
     wanted: list[Value]
@@ -42,6 +42,7 @@ class KernelTask(NamedTuple):
     kinds: dict[Value, str]
     pieces: int = 1
     exact: Set[Value] = frozenset()
+    rounded: Set[Value] = frozenset()
 
     @property
     def row_count(self) -> int:
@@ -359,8 +360,8 @@ class Values:
         made = "result"
         if v.dtype in HALVES:  # rounded as a store would round it
             made = cast("result", dtypes.float32, v.dtype)
-            if v.op.coarse_halves:
-                lines = [_LOW.sub(r"\1_low(", line) for line in lines]
+        if v in self.task.rounded or (v.dtype in HALVES and v.op.coarse_halves):
+            lines = [_LOW.sub(r"\1_low(", line) for line in lines]
         self.inner.append(f"{register} {name}; {{")
         self.inner += [f"  {line}" for line in lines]
         self.inner.append(f"  {name} = {made}; }}")
