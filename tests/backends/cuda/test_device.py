@@ -129,6 +129,15 @@ def test_the_array_interface_shows_the_values() -> None:
 # --- numbers -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("terms", [1, 2, 3, 4, 5, 7, 8, 15, 16, 31, 32, 33, 100])
+@pytest.mark.parametrize("columns", [33, 1000, 5001])
+def test_columns_of_few_terms(terms: int, columns: int) -> None:
+    """As many threads share a column as there are terms for."""
+    a = RNG.standard_normal((3, terms, columns)).astype(np.float32)
+    np.testing.assert_allclose(on(a).sum(axis=1).numpy(), a.sum(axis=1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(on(a).max(axis=1).numpy(), a.max(axis=1))
+
+
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
 def test_half_floats_round_as_on_the_cpu(half: str) -> None:
     kind = np.float16 if half == "float16" else ml_dtypes.bfloat16

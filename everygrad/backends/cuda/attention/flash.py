@@ -158,7 +158,7 @@ _TILINGS = {
     ("forward", "hopper", 64): Tiling(128, 64, 256, 4, 2, False, True),
     ("forward", "hopper", 128): Tiling(128, 128, 256, 2, 1),
     ("queries", "hopper", 64): Tiling(128, 64, 256, 3, 2),
-    ("queries", "hopper", 128): Tiling(128, 64, 256, 2, 1),
+    ("queries", "hopper", 128): Tiling(128, 128, 256, 2, 1),
     ("keys", "hopper", 64): Tiling(64, 64, 128, 3, 3),
     ("keys", "hopper", 128): Tiling(128, 64, 256, 2, 1),
     ("forward", "ampere", 64): Tiling(128, 64, 128, 2, 2, True),
@@ -178,7 +178,7 @@ _TILINGS = {
 LONG = edge(__name__, "LONG", 4096, "size")
 _LONG_TILINGS = {
     ("forward", "hopper", 64): Tiling(192, 128, 384, 2, 1),
-    ("queries", "hopper", 128): Tiling(128, 128, 256, 2, 1),
+    ("queries", "hopper", 64): Tiling(128, 64, 256, 2, 2),
     ("keys", "hopper", 64): Tiling(64, 128, 128, 2, 2),
 }
 _AMPERE_MASKED = Tiling(128, 64, 256, 2, 1)  # 32 rows a warp are too many with a mask

@@ -220,15 +220,16 @@ def _row_scalars(
 
 
 def write_columns(name: str, stage: ReductionStage, layout: ReductionLayout) -> WrittenKernel:
-    """A thread for each column and each eighth row of a piece: out[piece * rows + row]."""
+    """A thread for each column and some rows of a piece: out[piece * rows + row]."""
     rows = layout.rows
     w = KernelWriter(name, is_wide(layout.extent, rows * stage.pieces))
     kind = _begin(w, stage)
     start = constant(identity(stage.combine, stage.total), stage.total)
-    beside = BLOCK // _COLUMNS
+    beside = _beside(stage.length)
+    columns = BLOCK // beside
     w.add(
-        f"const int tx = threadIdx.x % {_COLUMNS}, ty = threadIdx.x / {_COLUMNS};",
-        f"const {w.index} row = ({w.index})blockIdx.x * {_COLUMNS} + tx;",
+        f"const int tx = threadIdx.x % {columns}, ty = threadIdx.x / {columns};",
+        f"const {w.index} row = ({w.index})blockIdx.x * {columns} + tx;",
         f"const bool there = row < {w.number(rows, 'rows')};",
         f"const {w.index} first = ({w.index})blockIdx.y * {w.number(stage.length, 'length')};",
         f"const {w.index} left = {w.number(layout.terms, 'terms')} - first;",
@@ -255,12 +256,18 @@ def write_columns(name: str, stage: ReductionStage, layout: ReductionLayout) -> 
         f"for (int d = {beside // 2}; d > 0; d /= 2) {{",
         "  __syncthreads();",
         f"  if (ty < d) part[threadIdx.x] = combine(part[threadIdx.x], "
-        f"part[threadIdx.x + d * {_COLUMNS}]);",
+        f"part[threadIdx.x + d * {columns}]);",
         "}",
         f"if (there && ty == 0) "
         f"{_store(w, stage, 'part[tx]', f'({w.index})blockIdx.y * rows + row')}",
     )
-    return w.finish((-(-rows // _COLUMNS), stage.pieces, 1))
+    return w.finish((-(-rows // columns), stage.pieces, 1))
+
+
+def _beside(length: int) -> int:
+    """How many threads share a column of so many terms: each has four, where there are as many."""
+    most = BLOCK // _COLUMNS
+    return min(most, 1 << max(0, (length // 4).bit_length() - 1))
 
 
 def _pieces(layout: ReductionLayout, by_rows: bool) -> tuple[int, int]:
