@@ -6,9 +6,12 @@ there.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import zipfile
+import zlib
+from tokenize import TokenError
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -52,12 +55,18 @@ def read_npz(path: str | os.PathLike[str], mmap: bool = True) -> dict[str, Any]:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
             names = [m.filename for m in members]
+            if any(m.flag_bits & 1 for m in members):
+                raise ArgumentError(f"{where}: is encrypted")
             if len({*names}) != len(names):
                 raise ArgumentError(f"{where}: two members have the same name")
             return {
                 m.filename.removesuffix(".npy"): _member(archive, m, where, mmap) for m in members
             }
-    except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
+        raise ArgumentError(f"{where}: not a whole .npz file: {error}") from None
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a member at a place that is none
+            raise
         raise ArgumentError(f"{where}: not a whole .npz file: {error}") from None
 
 
@@ -115,7 +124,7 @@ def _header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, Any]:
             else np.lib.format.read_array_header_2_0
         )
         shape, fortran, dtype = read(file, max_header_size=_LONGEST_HEADER)
-    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+    except (ValueError, SyntaxError, TokenError, RecursionError, MemoryError) as error:
         if isinstance(error, ArgumentError):
             raise
         raise ArgumentError(f"{name}: not a .npy file: {str(error)[:200]}") from None
@@ -129,6 +138,8 @@ def _check_size(name: str, shape: tuple[int, ...], dtype: Any, there: int) -> No
         raise ShapeError(f"{name}: {shape} is not a shape")
     if len(shape) > 64:
         raise ShapeError(f"{name}: {len(shape)} axes; NumPy has at most 64")
+    if not dtype.itemsize or max(shape, default=0) >= 1 << 63:  # 0 bytes hold any number of these
+        raise ShapeError(f"{name}: {dtype}{list(shape)} says nothing about its size")
     wanted = dtype.itemsize
     for n in shape:
         wanted *= n
