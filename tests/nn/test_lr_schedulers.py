@@ -68,6 +68,7 @@ ROWS: dict[str, Make] = {
         [s.LinearLR(o, 0.1, total_iters=8), s.CosineAnnealingLR(o, 20), s.ExponentialLR(o, 0.9)],
         milestones=[8, 31],
     ),
+    "to_zero": lambda s, o: s.LinearLR(o, 1 / 3, 0.0, total_iters=5),  # and a rounding error below
     "nested": lambda s, o: s.SequentialLR(
         o,
         [
