@@ -6,6 +6,7 @@ how many trailing axes make up one event. `str(constraint)` is how errors name i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,6 +33,10 @@ class Constraint:
     def check(self, value: Tensor) -> Tensor:
         """True for each event that lies in the set."""
         raise NotImplementedError(f"{type(self).__name__}.check")
+
+    def closed(self) -> Constraint:
+        """The same with the ends of its interval."""
+        return self
 
     def __str__(self) -> str:
         return self._says
@@ -112,6 +117,9 @@ class _GreaterThan(Constraint):
     def check(self, value: Tensor) -> Tensor:
         return value > self.lower_bound
 
+    def closed(self) -> Constraint:
+        return _GreaterThanEq(self.lower_bound)
+
 
 class _GreaterThanEq(_GreaterThan):
     def __init__(self, lower_bound: Any) -> None:
@@ -120,6 +128,9 @@ class _GreaterThanEq(_GreaterThan):
 
     def check(self, value: Tensor) -> Tensor:
         return value >= self.lower_bound
+
+    def closed(self) -> Constraint:
+        return self
 
 
 class _LessThan(Constraint):
@@ -148,6 +159,9 @@ class _HalfOpenInterval(_Interval):
     def check(self, value: Tensor) -> Tensor:
         return (value >= self.lower_bound) & (value < self.upper_bound)
 
+    def closed(self) -> Constraint:
+        return _Interval(self.lower_bound, self.upper_bound)
+
 
 class _IntegerInterval(_Interval):
     is_discrete = True
@@ -170,7 +184,9 @@ class _IntegerGreaterThan(_GreaterThanEq):
 
     def check(self, value: Tensor) -> Tensor:
         inside = super().check(value)
-        return inside & (value.floor() == value) if value.dtype.is_float else inside
+        if not value.dtype.is_float:
+            return inside
+        return inside & (value.floor() == value) & (value < math.inf)
 
 
 class _Multinomial(Constraint):

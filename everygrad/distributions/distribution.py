@@ -299,9 +299,15 @@ class Distribution:
         shapes.broadcast(owner, value.shape[: value.ndim - event], self.batch_shape)
         if function != "icdf" and self._validate_args:
             support = self.support
+            if function == "cdf":
+                support = support.closed()  # it is 0 or 1 where the support ends
             what = f"{owner}: the value must be {support}"
             value = ensure_in(value, support.check(value), what, support.event_dim)
         return value if value.dtype.is_float else value.astype(like.dtype)
+
+    def __dir__(self) -> list[str]:
+        """Parameters that follow from those given are made when they are asked for."""
+        return [*{*super().__dir__(), *type(self).arg_constraints}]
 
     def __repr__(self) -> str:
         names = [k for k in type(self).arg_constraints if k in vars(self)]

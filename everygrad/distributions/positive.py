@@ -396,6 +396,10 @@ class Weibull(TransformedDistribution):
         power = PowerTransform(1.0 / self.concentration)
         super().__init__(base, [power, AffineTransform(0.0, self.scale)], validate_args)
 
+    @property
+    def concentration_reciprocal(self) -> Tensor:
+        return 1.0 / self.concentration
+
     def _moment(self, n: float) -> Tensor:
         """E[(x / scale) ** n]."""
         return lgamma(1.0 + n / self.concentration).exp()
@@ -547,10 +551,17 @@ class GeneralizedPareto(Distribution):
         tail = where(power == 0.0, 0.0, power * (where(power == 0.0, 0.0, c) * z).log1p())
         return -self.scale.log() - where(flat, z, tail)
 
-    def cdf(self, value: Any) -> Tensor:
+    def log_survival_function(self, value: Any) -> Tensor:
+        """The logarithm of the probability of more than `value`."""
         z = (self._value(value, self.loc, "cdf") - self.loc) / self.scale
         flat, c = self._exponential()
-        return -where(flat, -z, -(c * z).log1p() / c).expm1()
+        return where(flat, -z, -(c * z).log1p() / c)
+
+    def log_cdf(self, value: Any) -> Tensor:
+        return self.cdf(value).log()
+
+    def cdf(self, value: Any) -> Tensor:
+        return -self.log_survival_function(value).expm1()
 
     def icdf(self, value: Any) -> Tensor:
         return self._at(self._value(value, self.loc, "icdf"))

@@ -13,6 +13,7 @@ import scipy.stats
 import torch
 
 import everygrad as eg
+from everygrad.errors import ArgumentError
 from tests.distributions.cases import ANSWERS, BY_NAME, CASES, FUNCTIONS, Case, ours, theirs
 
 # where PyTorch's answer is wrong: the mode is NaN throughout, and an entropy has seven digits
@@ -117,6 +118,32 @@ def of_function(case: Case, function: str, grad: bool) -> tuple[Any, Any, Any, A
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_what_pytorchs_have_is_listed(name: str) -> None:
+    (mine, _), (other, _) = ours(BY_NAME[name]), theirs(BY_NAME[name])
+    public = {n for n in dir(other) if not n.startswith("_")}
+    assert public - {*dir(mine)} <= {"sample_n"}  # which PyTorch itself replaces by sample((n,))
+    for parameter in {*type(mine).arg_constraints} & public:
+        getattr(mine, parameter)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_infinite_counts_are_refused(name: str) -> None:
+    mine, _ = ours(BY_NAME[name])
+    if not mine.support.is_discrete:
+        return
+    endless = eg.full((*mine.batch_shape, *mine.event_shape), float("inf"), dtype="float64")
+    with pytest.raises(ArgumentError, match="the value must be"):
+        mine.log_prob(endless)
+
+
+@pytest.mark.parametrize("name", ["LogNormal", "InverseGamma", "Weibull", "HalfNormal"])
+def test_the_cdf_is_0_where_the_support_begins(name: str) -> None:
+    mine, _ = ours(BY_NAME[name])
+    found = mine.cdf(eg.zeros(mine.batch_shape, "float64"))
+    assert not found.any()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_functions(name: str) -> None:
     case = BY_NAME[name]
     compared = []
@@ -202,6 +229,8 @@ def test_generalized_pareto_against_scipy() -> None:
     for got, want in (
         (mine.log_prob(eg.tensor(x)), other.logpdf(x)),
         (mine.cdf(eg.tensor(x)), other.cdf(x)),
+        (mine.log_cdf(eg.tensor(x)), other.logcdf(x)),
+        (mine.log_survival_function(eg.tensor(x)), other.logsf(x)),
         (mine.icdf(eg.tensor(SHARES)), other.ppf(SHARES)),
         (mine.mean, other.mean()),
         (mine.variance, other.var()),
