@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -26,7 +27,7 @@ from everygrad.data.workers.fetch import END, Job
 from everygrad.data.workers.prefetch import DevicePrefetch, moved
 from everygrad.data.workers.processes import ProcessWorkers, context_for
 from everygrad.data.workers.threads import Caller, ThreadWorkers
-from everygrad.errors import ArgumentError
+from everygrad.errors import ArgumentError, WorkerError
 from everygrad.ops.random.generators import Generator
 
 T_co = TypeVar("T_co", covariant=True)
@@ -100,6 +101,7 @@ class DataLoader(Generic[T_co]):
         self._progress: _Progress | None = None
         self._resume: dict[str, Any] | None = None
         self._kept: Any = None  # persistent workers
+        self._kept_by = 0  # the process that started them
 
     def _check_workers(self, prefetch_factor: int | None) -> None:
         if self.num_workers < 0:
@@ -196,8 +198,11 @@ class DataLoader(Generic[T_co]):
         return iterator
 
     def _pool(self) -> Any:
-        if self._kept is not None:
+        if self._kept is not None and self._kept_by == os.getpid():
             return self._kept
+        if self._kept is not None:  # in a forked child: the workers are its parent's
+            self._kept.disown()
+            self._kept = None
         count = self.num_workers
         if count == 0:
             return Caller(self._job)
@@ -211,7 +216,7 @@ class DataLoader(Generic[T_co]):
                 self._job, count, self.worker_init_fn, context, self.timeout, ahead
             )
         if self.persistent_workers:
-            self._kept = pool
+            self._kept, self._kept_by = pool, os.getpid()
         return pool
 
     def close(self) -> None:
@@ -330,6 +335,7 @@ class _Iterator(Iterator[Any]):
     def __init__(self, loader: DataLoader[Any], pool: Any, progress: _Progress) -> None:
         self._progress, self._device, self._pool = progress, loader.device, pool
         self._loader, self._keeps = loader, loader._kept is pool
+        self._process = os.getpid() if loader.num_workers else None
         self._source = _Source(loader, pool, progress)
         pool.user = progress
         self._ahead = self._uploads = None
@@ -342,6 +348,11 @@ class _Iterator(Iterator[Any]):
     def __next__(self) -> Any:
         if not self._progress.running or not self._finalizer.alive:
             raise StopIteration
+        if self._process not in (None, os.getpid()):
+            raise WorkerError(
+                "DataLoader: this pass and its workers belong to the process that was forked; call "
+                "iter() again here"
+            )
         if self._pool.user is not self._progress:
             raise ArgumentError("DataLoader: a later iter() has taken over the persistent workers")
         try:

@@ -192,9 +192,10 @@ class Trainer:
             loss = model(**batch) if isinstance(batch, Mapping) else model(*_inputs(batch))
             return loss, None, None
         if not isinstance(batch, list | tuple) or len(batch) < 2:
+            many = f" of {len(batch)}" if isinstance(batch, list | tuple) else ""
             raise DtypeError(
                 f"Trainer: a batch must be a tuple of inputs with the target last, got "
-                f"{type(batch).__name__}; override compute(model, batch) for others"
+                f"{type(batch).__name__}{many}; override compute(model, batch) for others"
             )
         *inputs, target = batch
         output = model(*inputs)
@@ -233,6 +234,13 @@ class Trainer:
             settings.count("validate_every", validate_every)
             if validation is None:
                 raise ArgumentError("Trainer.fit: validate_every needs a validation loader")
+        for name, loader in (("training", train), ("validation", validation)):
+            is_there = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
+            if not is_there and not (loader is None and name == "validation"):
+                raise DtypeError(
+                    f"Trainer.fit: the {name} loader must give batches in a loop, "
+                    f"got {type(loader).__name__}"
+                )
         self._refuse_other_run(resume)
         if resume:
             self._resume(train)

@@ -253,3 +253,27 @@ def test_a_parent_that_is_killed_takes_its_workers_along() -> None:
     program.communicate(timeout=60)
     assert len(pids) == 2
     assert gone(pids)
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_a_forked_child_has_workers_of_its_own(kind: str) -> None:
+    items = [*range(23)]  # not of np.random, whose lock another thread may hold at the fork
+    loader: Any = Loader(items, batch_size=4, num_workers=2, workers=kind, persistent_workers=True)
+    whole = len([*loader])
+    batches = iter(loader)
+    next(batches)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # nobody waits for ever for workers that are not there
+        try:
+            next(batches)
+        except WorkerError as error:
+            forked = "process that was forked" in str(error)
+            again = [len([*loader]) for _ in range(2)] == [whole] * 2
+            loader.close()
+            os._exit(0 if forked and again else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len([*batches]) == whole - 1
+    assert len([*loader]) == whole
+    loader.close()

@@ -393,6 +393,8 @@ REFUSALS: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "gave no batch in epoch 2; a generator serves once",
     ),
     (lambda: fitted([eg.zeros((2, 6))], steps=1), DtypeError, "a batch must be a tuple of inputs"),
+    (lambda: fitted([(eg.zeros((2, 6)),)], steps=1), DtypeError, "target last, got tuple of 1"),
+    (lambda: fitted(None, steps=1), DtypeError, "the training loader must give batches in a loop"),
     (lambda: fitted([], epochs=1, resume=True), ArgumentError, "resume=True needs a folder"),
     (lambda: fitted([], epochs=1, validate_every=2), ArgumentError, "validate_every needs a"),
     (lambda: made().find_lr([], min_lr=1.0, max_lr=0.1), ArgumentError, "0 < min_lr < max_lr"),

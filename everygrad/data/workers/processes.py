@@ -284,6 +284,10 @@ class ProcessWorkers:
         self._ready.clear()
         self._finalizer()
 
+    def disown(self) -> None:
+        """Forget the workers: this process is a fork of the one that has them."""
+        self._finalizer.detach()
+
 
 class _Text(str):
     """A text whose repr is itself: KeyError shows the repr of what it was given."""

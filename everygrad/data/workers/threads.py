@@ -170,6 +170,10 @@ class ThreadWorkers:
         self._ready.clear()
         self._finalizer()
 
+    def disown(self) -> None:
+        """Forget the workers: this process is a fork of the one that has them."""
+        self._finalizer.detach()
+
 
 def _close(workers: list[_Thread], threads: list[threading.Thread], results: Any) -> None:
     results.put((None, None, None, None))  # for a thread of ours that waits
