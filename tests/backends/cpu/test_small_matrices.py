@@ -32,7 +32,7 @@ SIZES = [
     (17, 17),
     (24, 24),
 ]
-LARGER = [(30, 7), (33, 33), (40, 40)]
+LARGER = [(30, 7), (33, 33), (40, 40), (64, 64)]
 BATCHES = [(), (3,), (2, 2)]
 
 
@@ -49,6 +49,15 @@ def adjoint(x: Any) -> Any:
 def positive(x: Any) -> Any:
     n = x.shape[-2]
     return (x @ adjoint(x) + n * np.eye(n)).astype(x.dtype)
+
+
+def same_signs(packed: Any) -> Any:
+    """[values | vectors], of which each vector's sign, or phase, makes the sum of its numbers times
+    distinct ones positive."""
+    vectors = packed[..., 1:]
+    sums = (vectors * np.sqrt(2 + np.arange(vectors.shape[-1]))[:, None]).sum(-2, keepdims=True)
+    turned = vectors * (np.abs(sums) / sums)
+    return np.concatenate([packed[..., :1], turned], axis=-1).astype(packed.dtype)
 
 
 FACTORS = ["cholesky", "eigh", "svd", "qr", "slogdet"]
@@ -68,6 +77,8 @@ def test_factors_are_those_of_the_slower_way(
         with monkeypatch.context() as patch:
             patch.setattr(native_factors, "factored", lambda *given: None)
             want = kernel(x)
+        if name == "eigh":
+            got, want = same_signs(got), same_signs(want)
         assert got.dtype == want.dtype
         assert got.shape == want.shape
         # rounding alone: both compute in float64 up to 24 columns, the slower way not beyond
@@ -226,6 +237,25 @@ def test_what_has_no_plain_gradient_is_left_to_the_definition() -> None:
     eg.linalg.det(x).backward()
     assert x.grad is not None
     np.testing.assert_allclose(x.grad.numpy(), np.diag([0.0, 0.0, 2.0]), atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
+@pytest.mark.parametrize("n", [1, 2, 5, 16, 33, 64])
+def test_eigenvectors_of_matrices_with_equal_and_no_eigenvalues(n: int, size: float) -> None:
+    """Within what rounding to float32 alone makes of results in float64."""
+    q = np.linalg.qr(drawn(n, n, dtype="d"))[0]
+    steps = np.arange(n) // 3
+    made = (np.ones((n, n)), np.eye(n), np.zeros((n, n)), np.diag(steps[::-1]),
+            (q * steps) @ q.T, (q * 10.0 ** -np.arange(n)) @ q.T)  # fmt: skip
+    for x in made:
+        x = (size * (x + x.T) / 2).astype("f")
+        assert native_factors.serves(x, "eigh")
+        out = lapack.eigh(x).astype("d")
+        values, vectors = out[:, 0], out[:, 1:]
+        want = np.linalg.eigvalsh(x.astype("d"))
+        assert np.abs(values - want).max() <= 1e-7 * np.abs(want).max()
+        assert np.abs(vectors.T @ vectors - np.eye(n)).max() <= 3e-7
+        assert np.abs((vectors * values) @ vectors.T - x).max() <= 4e-7 * np.abs(want).max()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -21,7 +21,7 @@ X, OUT, FIRST, SECOND, WORK, M, N, K, NUMBERS, STATUS, COUNT = range(11)
 INFO, LWORK, LRWORK, LIWORK, INTEGERS = 3, 4, 5, 6, 8  # places among the numbers; m, n, k are first
 
 
-class _Code(MatrixCode):
+class FactorCode(MatrixCode):
     """Matrices of LAPACK's lie column by column, real and imaginary parts side by side."""
 
     def __init__(self, dtype: DType) -> None:
@@ -94,7 +94,7 @@ class _Code(MatrixCode):
 
 
 def _eigh(dtype: DType) -> str:
-    e = _Code(dtype)
+    e = FactorCode(dtype)
     n = e.n
     wide = e.i64(e.add(n, 1))
     x, out, count = e.word(X, "ptr"), e.word(OUT, "ptr"), e.word(COUNT)
@@ -122,7 +122,7 @@ def _eigh(dtype: DType) -> str:
 
 
 def _svd(dtype: DType) -> str:
-    e = _Code(dtype)
+    e = FactorCode(dtype)
     m, n, k = e.m, e.n, e.k
     x, out, count = e.word(X, "ptr"), e.word(OUT, "ptr"), e.word(COUNT)
     size = e.op("mul", m, n)
@@ -153,7 +153,7 @@ def _svd(dtype: DType) -> str:
 def _qr(dtype: DType) -> str:
     if dtype.bits == (64 if dtype.is_complex else 32):
         return _short_qr(dtype)
-    e = _Code(dtype)
+    e = FactorCode(dtype)
     m, n = e.m, e.n
     x, out, count = e.word(X, "ptr"), e.word(OUT, "ptr"), e.word(COUNT)
     size = e.op("mul", m, n)
@@ -177,7 +177,7 @@ def _qr(dtype: DType) -> str:
 
 def _short_qr(dtype: DType) -> str:
     """Of numbers whose squares, sums and quotients are all normal in float64."""
-    e = _Code(dtype)
+    e = FactorCode(dtype)
     m, n = e.m, e.n
     x, out, count = e.word(X, "ptr"), e.word(OUT, "ptr"), e.word(COUNT)
     a, work = e.matrix(e.work, n, m)
@@ -197,7 +197,7 @@ def _short_qr(dtype: DType) -> str:
 
 def _cholesky(dtype: DType) -> str:
     """L^H row by row, each taken out of those below; of x the lower triangle is read."""
-    e = _Code(dtype)
+    e = FactorCode(dtype)
     n = e.n
     x, out, count = e.word(X, "ptr"), e.word(OUT, "ptr"), e.word(COUNT)
     size = e.op("mul", n, n)
@@ -234,7 +234,7 @@ def _cholesky(dtype: DType) -> str:
 
 
 def _slogdet(dtype: DType) -> str:
-    e = _Code(dtype)
+    e = FactorCode(dtype)
     n = e.n
     x, out, count = e.word(X, "ptr"), e.word(OUT, "ptr"), e.word(COUNT)
     size = e.op("mul", n, n)

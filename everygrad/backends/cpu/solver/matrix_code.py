@@ -250,7 +250,7 @@ class MatrixCode(VectorEmitter):
                 ]
             pivot = i.values[1]
             for m in matrices:
-                self._exchange(m, here, pivot)
+                self.exchange(m, here, pivot)
             same = self.compare_ints("eq", pivot, here)
             sign = k.values[0]
             k.next = [self.select(same, sign, self._negative(sign))]
@@ -278,7 +278,7 @@ class MatrixCode(VectorEmitter):
         real = self.op("fsub", self.op("fmul", a[0], b[0]), self.op("fmul", a[1], b[1]))
         return real, self.op("fadd", self.op("fmul", a[0], b[1]), self.op("fmul", a[1], b[0]))
 
-    def _exchange(self, a: Matrix, i: Int, j: Int) -> None:
+    def exchange(self, a: Matrix, i: Int, j: Int) -> None:
         bases = self.bases(a)
         with self.loop(0, self.op("sdiv", a.pitch, self.i64(self.lanes))) as v:
             column = self.mul(v.index, self.lanes)
@@ -344,24 +344,29 @@ class MatrixCode(VectorEmitter):
             with self.loop(back, a.rows) as j:
                 self.reflect(q, j.index, v, back, tau)
 
-    def reflection(self, a: Matrix, k: Value, v: Matrix, row: Int) -> tuple[Value, Number]:
-        """Of row k of `a` from place k on: what becomes of its first element, tau, and the vector
-        in a row of v, with zeros before place k."""
+    def reflection(
+        self, a: Matrix, k: Value, v: Matrix, row: Int, place: Value | None = None
+    ) -> tuple[Value, Number]:
+        """Of row k of `a` from a place on, by default k: what becomes of its first element, tau,
+        and the vector in a row of v, with zeros before the place."""
+        place = k if place is None else place
         zero, one = self.real(0.0), self.real(1.0)
         rest = [zero] * (self.parts - 1)
         bases = self.bases(v)
         with self.loop(0, self.op("sdiv", a.pitch, self.i64(self.lanes))) as j:
             column = self.mul(j.index, self.lanes)
-            mask = self.below(self.minus(self.sub(column, 1), k), a.pitch)
+            mask = self.below(self.minus(self.sub(column, 1), place), a.pitch)
             source, to = self.place(a, k, column), self.place(v, row, column)
             for base, target in zip(self.bases(a), bases, strict=True):
                 tail = self.load_where(self.at(base, source, "double"), mask)
                 self.store(tail, self.at(target, to, "double"))
         tail = self.inner_product(v, row, v, row)[0]
-        alpha = self.take(self.bases(a), self.place(a, k, k))
+        alpha = self.take(self.bases(a), self.place(a, k, place))
         imaginary = self.op("fmul", alpha[1], alpha[1]) if rest else zero
         off = self.op("fadd", tail, imaginary)
-        still = self.compare("oeq", off, zero)
+        # far below the square of the least number of single precision: what rounding left of zeros,
+        # of which smaller squares would be 0
+        still = self.compare("olt", off, self.real(1e-280))
         size = self.intrinsic("sqrt", self.op("fadd", off, self.op("fmul", *alpha[:1] * 2)))
         below = self.compare("olt", alpha[0], zero)
         beta = self.select(below, size, self._negative(size))
@@ -372,7 +377,7 @@ class MatrixCode(VectorEmitter):
         tau = self.scaled(self.negated(apart), over)
         tau = tuple([self.select(still, zero, part) for part in tau])
         self.scale_row(v, row, self.spread(self.reciprocal(safe)))
-        self.keep((one, *rest), bases, self.place(v, row, k))
+        self.keep((one, *rest), bases, self.place(v, row, place))
         return beta, tau
 
     def reflect(self, a: Matrix, i: Int, v: Matrix, k: Int, tau: Number) -> None:

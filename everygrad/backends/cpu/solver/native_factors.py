@@ -11,14 +11,14 @@ import numpy as np
 from everygrad.backends.cpu.llvm.compiler import Address, engine
 from everygrad.backends.cpu.llvm.cpython import is_available
 from everygrad.backends.cpu.runtime.native_call import bound
-from everygrad.backends.cpu.solver import factor_code as code
+from everygrad.backends.cpu.solver import eigen_code, factor_code as code
 from everygrad.backends.cpu.solver.batched_lapack import SMALL, library, routine
 from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP
 
-_FEW = edge(__name__, "_FEW", 1 << 17, "products")  # with the interpreter's lock held
-_SHORT = edge(__name__, "_SHORT", 1 << 16, "products")  # of one matrix, without LAPACK
+_FEW = edge(__name__, "_FEW", 1 << 18, "products")  # with the interpreter's lock held
+_SHORT = edge(__name__, "_SHORT", 1 << 18, "products")  # of one matrix, without LAPACK
 # the routines of each, for real and complex numbers; none where `factor_code` writes it out
 _ROUTINES: dict[str, tuple[tuple[str, str], ...]] = {
     "eigh": (("syevd", "heevd"),),
@@ -28,10 +28,11 @@ _ROUTINES: dict[str, tuple[tuple[str, str], ...]] = {
     "slogdet": (),
 }
 _OF_SINGLES = {**_ROUTINES, "qr": ()}
+_OF_REAL_SINGLES = {**_OF_SINGLES, "eigh": ()}
 
 
 def _routines(name: str, char: str) -> tuple[tuple[str, str], ...]:
-    return (_OF_SINGLES if char in "fF" else _ROUTINES)[name]
+    return {"f": _OF_REAL_SINGLES, "F": _OF_SINGLES}.get(char, _ROUTINES)[name]
 
 
 def serves(x: Any, name: str) -> bool:
@@ -49,7 +50,8 @@ def serves(x: Any, name: str) -> bool:
 
 @cache
 def _address(name: str, char: str) -> Address:
-    source = code.SOURCES[name](FROM_NP[np.dtype(char)])
+    write = eigen_code.eigh if (name, char) == ("eigh", "f") else code.SOURCES[name]
+    source = write(FROM_NP[np.dtype(char)])
     return engine().compile(source, "step", vectorise=False)
 
 
