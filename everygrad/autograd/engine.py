@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import repeat
 from typing import Any
 
+from numpy import ndarray
+
 from everygrad.amp.policy import policy, uncast
 from everygrad.autograd.graph import Leaf, Node, PartNode
 from everygrad.autograd.modes import (
@@ -31,6 +33,7 @@ LeafReady = Callable[[Tensor], None]
 _GRAD = repeat("_grad")
 # A gradient in flight is a Tensor, or for a node with several results a tuple of them (None: zero).
 Grad = Any
+SPARE = 1 << 16  # bytes that a gradient may keep beside its own
 _NOTHING: Sequence[Any] = repeat(None)  # type: ignore[assignment]  # as long as needed
 
 
@@ -118,6 +121,17 @@ def add(a: Grad, b: Grad) -> Grad:
 def renamed(g: Grad) -> Grad:
     """The gradient under a name of its own: `p.grad *= 0.5` must not reach anyone else's."""
     return wrap(shared(g), stand_in(g)._node) if isinstance(g, Tensor) else g
+
+
+def kept(g: Grad) -> Grad:
+    """The gradient under a name of its own, for longer than this pass: what is a small part of an
+    array, such as one of several results of a kernel, would keep all of it."""
+    found = renamed(g)
+    payload = found._data if isinstance(found, Tensor) else None
+    if type(payload) is ndarray and type(base := payload.base) is ndarray:
+        if base.nbytes > 2 * payload.nbytes + SPARE and found._node is None:
+            return wrap(payload.copy())
+    return found
 
 
 def has_nan(g: Tensor) -> bool:
@@ -430,14 +444,14 @@ class Pass:
         if node.hooks and node not in self.without_hooks:
             g = run_hooks(node, g)
         if self.targets is not None and node in self.targets:
-            self.captured[node] = renamed(g)
+            self.captured[node] = kept(g)
         tensor = node.tensor()
         if not self.accumulate or tensor is None:
             return
         held = tensor.grad
         self.held.append(held)
         self.changed.append(tensor)
-        set_grad(tensor, renamed(g) if held is None else held + g)
+        set_grad(tensor, kept(g) if held is None else held + g)
         for hook in list(node.after_hooks.values()) if node.after_hooks else ():
             if isinstance(hook, PassHook):
                 hook.ready(self, tensor)

@@ -403,3 +403,34 @@ def test_sums_of_contributions_do_not_pile_up(device: str) -> None:
         x.grad = None
 
     assert peak_of(both) < 60 * one  # x is saved once; each part and its gradient come and go
+
+
+# --- gradients that stay -------------------------------------------------------------------------
+
+LAYERS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
+    "linear": (lambda: eg.nn.Linear(64, 8), (4096, 64)),
+    "conv": (lambda: eg.nn.Conv2d(4, 8, 3), (8, 4, 64, 64)),
+    "batch norm": (lambda: eg.nn.BatchNorm2d(4), (8, 4, 64, 64)),
+    "batch norm, 1d": (lambda: eg.nn.BatchNorm1d(16), (16384, 16)),
+    "group norm": (lambda: eg.nn.GroupNorm(2, 4), (8, 4, 64, 64)),
+    "layer norm": (lambda: eg.nn.LayerNorm(16), (16384, 16)),
+    "rms norm": (lambda: eg.nn.RMSNorm(16), (16384, 16)),
+    "prelu": (lambda: eg.nn.PReLU(4), (8, 4, 64, 64)),
+    "lstm": (lambda: eg.nn.LSTM(8, 8), (512, 32, 8)),
+    "gru": (lambda: eg.nn.GRU(8, 8), (512, 32, 8)),
+    "transformer": (lambda: eg.nn.TransformerEncoderLayer(16, 2, 32, 0.0), (256, 32, 16)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_keep_no_larger_array_alive(name: str) -> None:
+    """A parameter's gradient may be a part of what a kernel made, not of what is far larger."""
+    make, shape = LAYERS[name]
+    layer = make()
+    x = eg.randn(shape).requires_grad_()
+    out = layer(x)
+    (out[0] if isinstance(out, tuple) else out).square().sum().backward()
+    (alone,) = eg.autograd.grad(x[:1].square().sum(), x)
+    for grad in [x.grad, alone, *(p.grad for p in layer.parameters())]:
+        held = grad._data if grad._data.base is None else grad._data.base
+        assert held.nbytes <= 2 * grad._data.nbytes + 2**16
