@@ -128,10 +128,10 @@ def kept(g: Grad) -> Grad:
     array, such as one of several results of a kernel, would keep all of it."""
     found = renamed(g)
     payload = found._data if isinstance(found, Tensor) else None
-    if type(payload) is ndarray and type(base := payload.base) is ndarray:
-        if base.nbytes > 2 * payload.nbytes + SPARE and found._node is None:
-            return wrap(payload.copy())
-    return found
+    if type(payload) is not ndarray or type(base := payload.base) is not ndarray:
+        return found
+    is_part = base.nbytes > 2 * payload.nbytes + SPARE and found._node is None
+    return wrap(payload.copy()) if is_part else found
 
 
 def has_nan(g: Tensor) -> bool:

@@ -60,6 +60,15 @@ def same_signs(packed: Any) -> Any:
     return np.concatenate([packed[..., :1], turned], axis=-1).astype(packed.dtype)
 
 
+def same_signs_of_pairs(packed: Any, m: int) -> Any:
+    """U, values and V packed, where U and V have changed their signs, or phases, together."""
+    parts = packed[..., :m, :], packed[..., m : m + 1, :], packed[..., m + 1 :, :]
+    sums = (parts[2] * np.sqrt(2 + np.arange(parts[2].shape[-2]))[:, None]).sum(-2, keepdims=True)
+    turn = np.abs(sums) / sums
+    both = parts[0] * turn, parts[1], parts[2] * turn
+    return np.concatenate(both, axis=-2).astype(packed.dtype)
+
+
 FACTORS = ["cholesky", "eigh", "svd", "qr", "slogdet"]
 CASES = [(n, s) for n in FACTORS for s in SIZES + LARGER if n != "qr" or s[0] >= s[1]]
 
@@ -79,6 +88,8 @@ def test_factors_are_those_of_the_slower_way(
             want = kernel(x)
         if name == "eigh":
             got, want = same_signs(got), same_signs(want)
+        if name == "svd":
+            got, want = (same_signs_of_pairs(v, shape[0]) for v in (got, want))
         assert got.dtype == want.dtype
         assert got.shape == want.shape
         # rounding alone: both compute in float64 up to 24 columns, the slower way not beyond
@@ -256,6 +267,25 @@ def test_eigenvectors_of_matrices_with_equal_and_no_eigenvalues(n: int, size: fl
         assert np.abs(values - want).max() <= 1e-7 * np.abs(want).max()
         assert np.abs(vectors.T @ vectors - np.eye(n)).max() <= 3e-7
         assert np.abs((vectors * values) @ vectors.T - x).max() <= 4e-7 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (16, 16), (40, 24), (24, 40), (64, 64)], ids=str)
+def test_singular_vectors_of_any_condition(shape: Any) -> None:
+    """On both sides of what native code leaves to LAPACK, alone and in one batch."""
+    m = shape[0]
+    k = min(shape)
+    u, v = (np.linalg.qr(drawn(s, k, dtype="d", seed=s))[0] for s in shape)
+    made = [(u * np.geomspace(1.0, least, k)) @ v.T for least in (1.0, 1e-3, 1e-4, 1e-6, 1e-12)]
+    made += [np.ones(shape), 1e-30 * made[1], 1e30 * made[1]]
+    x = np.stack(made).astype("f")
+    for out, one in zip(lapack.svd(x), x, strict=True):
+        for found in (out, lapack.svd(one)):
+            left, values, right = (p.astype("d") for p in np.split(found, [m, m + 1]))
+            want = np.linalg.svd(one.astype("d"), compute_uv=False)
+            assert np.abs(values - want).max() <= 1e-7 * want[0]
+            for vectors in (left, right):
+                assert np.abs(vectors.T @ vectors - np.eye(k)).max() <= 3e-7
+            assert np.abs((left * values) @ right.T - one).max() <= 4e-7 * want[0]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -1,25 +1,32 @@
-"""LLVM IR of the eigenvalues and eigenvectors of small symmetric matrices of single precision.
+"""LLVM IR of the eigenvectors of small symmetric matrices, and of the singular vectors of small
+matrices, of single precision.
 
 All is in float64: Householder's reflections make the matrix tridiagonal, and QL steps with implicit
 shifts make that diagonal. Their rotations combine two rows, each of which becomes an eigenvector.
+
+Singular vectors are eigenvectors of A^T A and their images. That squares the condition number: what
+float64 has beyond single precision pays for it where the least singular value is `_FAR` times the
+largest or more. Other matrices are left to LAPACK, which the value NaN in place of the first says.
 """
 
 from __future__ import annotations
 
 from everygrad.backends.cpu.llvm.compiler import Value
 from everygrad.backends.cpu.llvm.vector_emitter import Int
-from everygrad.backends.cpu.solver.factor_code import COUNT, OUT, FactorCode, X
+from everygrad.backends.cpu.solver.factor_code import COUNT, OUT, FactorCode, K, M, N, X
 from everygrad.backends.cpu.solver.matrix_code import Given, Matrix
 from everygrad.dtypes import DType
 
 _ROWS = 4  # that are added up at a time, in sums of their own
 _MOST = 60  # QL steps for one eigenvalue, of which one or two are usual
+_FAR = 3e-4
 _EPS = 2.0**-52  # what is no larger beside its neighbours on the diagonal counts as 0
 
 
 class _EigenCode(FactorCode):
-    def __init__(self, dtype: DType) -> None:
+    def __init__(self, dtype: DType, size: int) -> None:
         super().__init__(dtype)
+        self.n = self.word(size)
         whole = self.op("and", self.op("add", self.n, self.i64(_ROWS - 1)), self.i64(-_ROWS))
         one = self.i64(1)
         self.a, work = self.matrix(self.work, whole, whole)  # the matrix, both triangles
@@ -29,7 +36,7 @@ class _EigenCode(FactorCode):
         self.tau, work = self.matrix(work, one, whole)
         self.diagonal, work = self.matrix(work, one, whole)
         self.beside, work = self.matrix(work, one, whole)
-        self.state, _ = self.matrix(work, one, whole)
+        self.state, self.work = self.matrix(work, one, whole)
 
     def vectors_from(self, place: Value) -> tuple[Int, Int]:
         """The vectors of a row that hold what lies from a place on."""
@@ -53,22 +60,25 @@ class _EigenCode(FactorCode):
 
     # --- the parts of the algorithm
 
-    def combined_rows(self, a: Matrix, k: Value, place: Value, factor: Value, to: Matrix) -> None:
-        """to = factor * (sum of a's rows, each times its element of row k of v), from a place on;
-        these elements are 0 before it."""
+    def combined_rows(
+        self, a: Matrix, by: Matrix, k: Int, place: Value, factor: Value, to: Matrix, row: Int = 0
+    ) -> None:
+        """Row `row` of `to` from a place on: factor * (sum of a's rows, each times its element of
+        row k of `by`, which are 0 before the place)."""
         ends = self.op("udiv", place, self.i64(_ROWS)), self.op("udiv", a.rows, self.i64(_ROWS))
-        with self.loop(*self.vectors_from(place)) as j:
+        lanes = self.i64(self.lanes)
+        vectors = self.op("udiv", place, lanes), self.op("udiv", a.pitch, lanes)
+        with self.loop(*vectors) as j:
             column = self.mul(j.index, self.lanes)
             with self.loop(*ends, [self.zero] * _ROWS) as i:
                 first = self.mul(i.index, _ROWS)
                 for r in range(_ROWS):
-                    row = self.add(first, r)
-                    one = self.splat(self.load(self.part(self.v, k, row), "double"))
-                    value = self.load(self.part(a, row, column))
+                    one = self.splat(self.load(self.part(by, k, self.add(first, r)), "double"))
+                    value = self.load(self.part(a, self.add(first, r), column))
                     i.next[r] = self.fused(one, value, i.values[r])
             low, high = (self.op("fadd", *i.values[r : r + 2]) for r in (0, 2))
             total = self.op("fmul", self.op("fadd", low, high), self.splat(factor))
-            self.store(total, self.spot(to, column))
+            self.store(total, self.part(to, row, column))
 
     def make_tridiagonal(self) -> None:
         a, v, w, n = self.a, self.v, self.w, self.n
@@ -80,7 +90,7 @@ class _EigenCode(FactorCode):
             self.put(self.load(self.part(a, k, k), "double"), self.diagonal, k)
             self.put(beta, self.beside, k)
             self.put(tau, self.tau, k)
-            self.combined_rows(a, k, place, tau, w)
+            self.combined_rows(a, v, k, place, tau, w)
             with self.loop(*self.vectors_from(place), [self.zero]) as j:
                 column = self.mul(j.index, self.lanes)
                 both = self.load(self.spot(w, column)), self.load(self.part(v, k, column))
@@ -117,7 +127,7 @@ class _EigenCode(FactorCode):
         with self.loop(0, self.sub(n, 1)) as back:
             k = self.minus(self.sub(n, 2), back.index)
             place = self.i64(self.add(k, 1))
-            self.combined_rows(q, self.i64(k), place, self.one(self.tau, k), w)
+            self.combined_rows(q, v, k, place, self.one(self.tau, k), w)
             with self.loop(place, n) as i:
                 row = self.load(self.part(v, k, i.index), "double")
                 one = self.splat(self.negative(row))
@@ -234,10 +244,18 @@ class _EigenCode(FactorCode):
                 self.put(least, self.diagonal, here)
                 self.exchange(self.a, here, at)
 
+    def decompose(self) -> None:
+        """Of the matrix in `a`: values on the diagonal, from the least on, and vectors as rows."""
+        self.clear(self.v)
+        self.make_tridiagonal()
+        self.make_vectors()
+        self.make_diagonal()
+        self.sort()
+
 
 def eigh(dtype: DType) -> str:
     """[values | vectors] of real matrices, of which the lower triangles are read."""
-    e = _EigenCode(dtype)
+    e = _EigenCode(dtype, N)
     n = e.n
     wide = e.i64(e.add(n, 1))
     x, out = e.word(X, "ptr"), e.word(OUT, "ptr")
@@ -249,11 +267,7 @@ def eigh(dtype: DType) -> str:
             (value,) = e.given_number(given, i.index, j.index)
             e.store(value, e.part(e.a, i.index, j.index))
             e.store(value, e.part(e.a, j.index, i.index))
-        e.clear(e.v)
-        e.make_tridiagonal()
-        e.make_vectors()
-        e.make_diagonal()
-        e.sort()
+        e.decompose()
         to = e.one_of(out, e.op("mul", n, wide), matrix.index)
         with e.loop(0, n) as i:
             value = e.one(e.diagonal, i.index)
@@ -262,3 +276,60 @@ def eigh(dtype: DType) -> str:
         vectors = Given(e.at(to, 1, e.given), wide)
         e.write(e.a._replace(rows=n, columns=n), vectors, transposed=True)
     return e.function()
+
+
+def svd(dtype: DType) -> str:
+    """U's rows, one of singular values, then V's rows, of real matrices."""
+    e = _EigenCode(dtype, K)
+    k, m, n = e.n, e.word(M), e.word(N)
+    x, out = e.word(X, "ptr"), e.word(OUT, "ptr")
+    is_tall = e.compare_ints("sge", m, n)
+    tall = e.select(is_tall, m, n)
+    whole = e.op("and", e.op("add", tall, e.i64(_ROWS - 1)), e.i64(-_ROWS))
+    images, work = e.matrix(e.work, whole, e.a.rows)  # A, or its transpose where A is wide
+    columns, work = e.matrix(work, k, whole)  # and the other of both
+    found, _ = e.matrix(work, whole, e.a.rows)
+    size, rows = e.op("mul", m, n), e.op("add", e.i64(e.add(m, 1)), n)
+    zero, one = e.i64(0), e.real(1.0)
+    with e.loop(0, e.word(COUNT)) as matrix:
+        given = Given(e.one_of(x, size, matrix.index), n)
+        e.clear(images)
+        e.clear(columns)
+        with e.loop(0, m) as i, e.loop(0, n) as j:
+            (value,) = e.given_number(given, i.index, j.index)
+            down = e.select(is_tall, e.i64(i.index), e.i64(j.index))
+            across = e.select(is_tall, e.i64(j.index), e.i64(i.index))
+            e.store(value, e.part(images, down, across))
+            e.store(value, e.part(columns, across, down))
+        e.clear(e.a)
+        with e.loop(0, k) as i:
+            e.combined_rows(images, columns, i.index, zero, one, e.a, i.index)
+        e.decompose()
+        e.adjoint(e.a, e.q)  # vectors as columns
+        with e.loop(0, tall) as i:
+            e.combined_rows(e.q, images, i.index, zero, one, found, i.index)
+        to = Given(e.one_of(out, e.op("mul", rows, k), matrix.index), k)
+        below = e.add(m, 1)
+        ours, theirs = e.select(is_tall, zero, below), e.select(is_tall, below, zero)
+        with e.loop(0, k) as j:
+            place = e.minus(e.sub(k, 1), j.index)  # from the largest on
+            square = e.one(e.diagonal, place)
+            value = e.intrinsic("sqrt", square)
+            e.give((value,), to, m, j.index)
+            over = e.op("fdiv", one, value)
+            with e.loop(0, tall) as i:
+                number = e.load(e.part(found, i.index, place), "double")
+                e.give(
+                    (e.op("fmul", number, over),), to, e.op("add", ours, e.i64(i.index)), j.index
+                )
+            with e.loop(0, k) as i:
+                number = e.load(e.part(e.a, place, i.index), "double")
+                e.give((number,), to, e.op("add", theirs, e.i64(i.index)), j.index)
+        least, most = e.one(e.diagonal, 0), e.one(e.diagonal, e.sub(k, 1))
+        is_near = e.compare("ogt", least, e.op("fmul", most, e.real(_FAR**2)))
+        with e.when(e.op("xor", is_near, Value("i1", "true"))):
+            e.give((e.real(float("nan")),), to, m, 0)
+    return e.function()
+
+
+SOURCES = {"eigh": eigh, "svd": svd}

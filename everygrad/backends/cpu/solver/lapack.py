@@ -388,8 +388,20 @@ _thin_svd = _ufunc("svd_s", "d->ddd", "D->DdD", partial(np.linalg.svd, full_matr
 
 def svd(x: Any) -> Any:
     """U's rows, one of singular values, then V's rows, each of k elements."""
-    if (found := lazy_native.native_factors().factored("svd", x)) is not None:
-        return found
+    found = lazy_native.native_factors().factored("svd", x)
+    if found is None:
+        return _svd_by_lapack(x)
+    row = x.shape[-2]
+    if x.ndim == 2:
+        first = found.item(row * found.shape[-1]).real
+        return found if first == first else _svd_by_lapack(x)
+    left = np.isnan(found[..., row, 0].real)
+    if np.count_nonzero(left):  # matrices that are nearly of a lower rank
+        found[left] = _svd_by_lapack(x[left])
+    return found
+
+
+def _svd_by_lapack(x: Any) -> Any:
     with _Named("svd"):
         u, values, vh = batched_lapack.map_batch(_thin_svd, x)
     m, n = x.shape[-2:]

@@ -28,7 +28,7 @@ _ROUTINES: dict[str, tuple[tuple[str, str], ...]] = {
     "slogdet": (),
 }
 _OF_SINGLES = {**_ROUTINES, "qr": ()}
-_OF_REAL_SINGLES = {**_OF_SINGLES, "eigh": ()}
+_OF_REAL_SINGLES = {**_OF_SINGLES, "eigh": (), "svd": ()}
 
 
 def _routines(name: str, char: str) -> tuple[tuple[str, str], ...]:
@@ -50,8 +50,8 @@ def serves(x: Any, name: str) -> bool:
 
 @cache
 def _address(name: str, char: str) -> Address:
-    write = eigen_code.eigh if (name, char) == ("eigh", "f") else code.SOURCES[name]
-    source = write(FROM_NP[np.dtype(char)])
+    sources = code.SOURCES | (eigen_code.SOURCES if char == "f" else {})
+    source = sources[name](FROM_NP[np.dtype(char)])
     return engine().compile(source, "step", vectorise=False)
 
 
