@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import sys
 import warnings
 
@@ -28,6 +29,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--times", action="store_true", help="time it beside inductor")
     parser.add_argument("--stage", choices=STAGES, help="of --times (default: both)")
     parser.add_argument("--threads", type=int, default=2, help="of PyTorch (default: 2)")
+    parser.add_argument("--missing", action="store_true", help="of --times: not what was measured")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing after them")
     return parser.parse_args()
 
 
@@ -40,7 +43,7 @@ def main() -> int:
         return bool(unknown)
     if options.times:
         stages = [options.stage] if options.stage else STAGES
-        measure(options.names or TIMED, stages, options.threads)
+        measure(options.names or TIMED, stages, options.threads, options.missing, options.minutes)
         return 0
     logging.getLogger("transformers").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=UserWarning)  # the libraries' own

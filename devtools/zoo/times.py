@@ -1,11 +1,13 @@
 """Twelve architectures by `torch.compile`, with this library and with inductor: how long they take.
 
-    python -m devtools.zoo --times [NAME ...] [--stage first|rounds]
+    python -m devtools.zoo --times [NAME ...] [--stage first|rounds] [--missing] [--minutes 11]
 
 `first` measures first calls, with empty caches on disk, and leaves the caches filled. `rounds`
 starts both peers from these, each in a process of its own, and times them in turns. What was
 measured is kept in build/zoo-times.json, from which the page is written: the stages of one
-architecture need not come at once.
+architecture need not come at once. Inductor takes half an hour to compile all of them: with
+`--missing` and `--minutes`, a call does what no earlier one has done, begins nothing new after so
+many minutes, and says what is left.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
@@ -37,6 +40,7 @@ KINDS = ("inference", "training")
 STAGES = ("first", "rounds")
 ROUNDS, ROUND_S = 8, 0.4
 MEAN, MOST, FIRST = 0.9, 1.2, 1 / 3  # what is asked for: mean, each, first call
+_COLUMNS = (("", 1e3, MOST), (" alone", 1e3, MOST), (" first", 1, FIRST))  # unit, bound
 APART = 2e-3  # by which the peers' results may differ
 
 _HEAD = """# Networks by `torch.compile`, beside inductor
@@ -133,24 +137,41 @@ def rounds(name: str, kind: str, threads: int) -> dict[str, Any]:
     return {**least, "others": statistics.fmean(others)}
 
 
-def measure(names: Iterable[str], stages: Sequence[str], threads: int) -> None:
+def measure(
+    names: Iterable[str],
+    stages: Sequence[str],
+    threads: int,
+    missing: bool = False,
+    minutes: float = math.inf,
+) -> None:
     """Measure, keep, and write the page."""
-    for name in names:
-        for kind in KINDS:
-            found: dict[str, Any] = {}
-            if "first" in stages:
-                found |= first(name, kind)
-            if "rounds" in stages:
-                found |= rounds(name, kind, threads)
-            kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-            row = kept.setdefault(name, {}).setdefault(kind, {})
-            row.update(found)
-            KEPT.parent.mkdir(exist_ok=True)
-            KEPT.write_text(json.dumps(kept, indent=1))
-            said = {key: value for key, value in found.items() if "result" not in key}
-            print(f"{name:12} {kind:10}", {k: round(v, 4) for k, v in said.items()}, flush=True)
-    PAGE.write_text(page(json.loads(KEPT.read_text())), encoding="utf-8")
-    print(f"wrote {PAGE}")
+    end = time.monotonic() + 60 * minutes
+    columns = {"first": " first", "rounds": " alone" if threads == 1 else ""}
+    todo = [(name, kind, stage) for name in names for kind in KINDS for stage in stages]
+    left = []
+    for name, kind, stage in todo:
+        if missing and ratio(known().get(name, {}).get(kind, {}), columns[stage]) is not None:
+            continue
+        if time.monotonic() > end:
+            left.append(f"{name} {kind} ({stage})")
+            continue
+        found = first(name, kind) if stage == "first" else rounds(name, kind, threads)
+        kept = known()
+        kept.setdefault(name, {}).setdefault(kind, {}).update(found)
+        KEPT.parent.mkdir(exist_ok=True)
+        KEPT.write_text(json.dumps(kept, indent=1))
+        PAGE.write_text(page(kept), encoding="utf-8")
+        said = {key: value for key, value in found.items() if "result" not in key}
+        print(f"{name:12} {kind:10}", {k: round(v, 4) for k, v in said.items()}, flush=True)
+    print(f"{PAGE} is up to date" + (f"; left: {', '.join(left)}" if left else ""))
+
+
+def known() -> dict[str, Any]:
+    """What was measured so far; in a fresh checkout, what the page says of it."""
+    if KEPT.exists():
+        found: dict[str, Any] = json.loads(KEPT.read_text())
+        return found
+    return read_page(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
 
 
 # --- the page --------------------------------------------------------------------------------
@@ -175,6 +196,27 @@ def page(kept: dict[str, Any]) -> str:
     shown = ", ".join(f"{name} {version(name)}" for name in made if find_spec(name))
     lines.append(f"With {shown}; Python {platform.python_version()}.")
     return "\n".join(lines) + "\n"
+
+
+def read_page(text: str) -> dict[str, Any]:
+    """The rows that a page was written from, as exactly as it says them."""
+    kept: dict[str, Any] = {}
+    for line in text.splitlines():
+        cells = [cell.strip().strip("*") for cell in line.split("|")[1:-1]]
+        if len(cells) != 2 + 3 * len(_COLUMNS) + 1 or cells[1] not in KINDS:
+            continue
+        row = kept.setdefault(cells[0].partition(" (")[0], {}).setdefault(cells[1], {})
+        del cells[:2]
+        for what, scale, _ in _COLUMNS:
+            if cells[0]:
+                row |= {
+                    p + what: float(c) / scale for p, c in zip((OURS, THEIRS), cells, strict=False)
+                }
+            del cells[:3]
+            others = cells.pop(0) if not what else ""
+            if others:
+                row["others"] = float(others)
+    return kept
 
 
 def _summary(
@@ -202,7 +244,7 @@ def ratio(row: dict[str, float], what: str) -> float | None:
 
 def _row(name: str, kind: str, row: dict[str, float]) -> str:
     cells = [name, kind]
-    for what, scale, most in (("", 1e3, MOST), (" alone", 1e3, MOST), (" first", 1, FIRST)):
+    for what, scale, most in _COLUMNS:
         found = ratio(row, what)
         if found is None:
             cells += ["", "", ""]

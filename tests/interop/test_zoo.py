@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from devtools.zoo import times
 from devtools.zoo.check import CHECKS, Outcome, check, difference
 from devtools.zoo.report import PAGE, page
 from devtools.zoo.table import CASES
@@ -66,3 +67,32 @@ def test_a_fault_is_noticed_and_shown() -> None:
     assert "| X | torch | float32 | 3 | 1e-07 | 1e-07 | **1e-01** |" in page([outcome])
     outcome.failures["from_torch"] = "KeyError"
     assert "from_torch: KeyError" in outcome.faults()
+
+
+def test_the_page_of_times_is_read_as_it_was_written() -> None:
+    """A fresh checkout goes on from what the page says."""
+    text = times.PAGE.read_text(encoding="utf-8")
+    kept = times.read_page(text)
+    assert set(kept) <= set(times.CASES)
+    assert times.read_page(times.page(kept)) == kept
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert [line for line in times.page(kept).splitlines() if line.startswith("| ")] == rows
+    assert not times.read_page("")
+
+
+def test_times_that_are_missing_are_measured_until_time_is_over(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(times, "KEPT", tmp_path / "kept.json")
+    monkeypatch.setattr(times, "PAGE", tmp_path / "page.md")
+    asked = []
+
+    def rounds(name, kind, threads):
+        asked.append((name, kind, threads))
+        return {"everygrad": 1.0, "inductor": 2.0, "others": 0.0}
+
+    monkeypatch.setattr(times, "rounds", rounds)
+    times.measure(["BERT"], ["rounds"], 2)
+    times.measure(["BERT", "LSTM"], ["rounds"], 2, missing=True, minutes=0)
+    assert [kind for _, kind, _ in asked] == ["inference", "training"]
+    assert "left: LSTM inference (rounds), LSTM training (rounds)" in capsys.readouterr().out
+    times.measure(["BERT", "LSTM"], ["rounds"], 2, missing=True)
+    assert [name for name, _, _ in asked] == ["BERT", "BERT", "LSTM", "LSTM"]
