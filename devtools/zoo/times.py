@@ -55,8 +55,9 @@ the table was not measured yet; first calls and runs may have been timed on diff
 - **two threads**: by the clock. **Others** is how many cores other processes kept busy meanwhile:
   where that is not near 0, the time says little, and least of all about whoever waits at barriers.
 - **one thread** (`--threads 1`): processor time, which is nearly the same on a busy machine.
-- **first call**: seconds of the first run with empty caches on disk, on one core. Inductor leaves
-  an LSTM to oneDNN and has little to compile; everygrad compiles it.
+- **first call**: seconds of the first run with empty caches on disk, on one core, on a machine with
+  other work. Dynamo leaves a frame with an LSTM to PyTorch where inductor is asked, which then has
+  nothing to compile; everygrad compiles it.
 
 """
 
