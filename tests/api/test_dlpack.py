@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import subprocess
 import sys
 import threading
 import time
@@ -285,6 +286,24 @@ def test_capsules_are_freed_on_any_thread_and_used_once() -> None:
     assert payload() is None
     unused = eg.ones((3,), "bfloat16").__dlpack__(max_version=(1, 0))
     del unused  # nobody took it: its destructor frees it
+
+
+def test_memory_shared_both_ways_outlives_the_interpreter() -> None:
+    """Deleters run while modules are torn down, or not at all."""
+    program = """
+import torch, everygrad as eg
+from everygrad.ops.python import dlpack
+dlpack._export_natively()
+dlpack._take_natively(torch.ones(1))
+held = []
+for dtype in ("float32", "bfloat16"):
+    mine, theirs = eg.ones((3,), dtype), torch.ones(3, dtype=getattr(torch, dtype))
+    held += [eg.from_dlpack(theirs), torch.from_dlpack(mine), mine.__dlpack__(max_version=(1, 0))]
+def cycle(): pass
+cycle.held, cycle.itself = held, cycle
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (run.returncode, run.stderr) == (0, b"")
 
 
 def test_derived_classes_and_watched_contexts(way: str) -> None:
