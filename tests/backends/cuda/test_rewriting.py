@@ -315,9 +315,11 @@ def test_a_softmax_takes_the_place_of_its_scores() -> None:
     assert both.memory().arena == 2 * size
 
 
-def test_a_first_step_needs_no_more_memory_than_the_next() -> None:
+def test_a_first_step_needs_no_more_memory_than_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeros of one element, as an optimiser's state begins, are made whole where the new state
     goes: not beside it."""
+    # other tests leave threads behind, and threads prevent writing in place
+    monkeypatch.setattr("everygrad._jit.entry._others_may_look", lambda: False)
     model = nn.Sequential(nn.Linear(512, 1024), nn.Linear(1024, 8)).to(DRY)
     opt = eg.optim.AdamW(model.parameters())
 
@@ -432,9 +434,9 @@ def test_functions_of_22_bits_serve_what_is_rounded_to_16() -> None:
 @pytest.mark.skipif("cuda" not in DEVICES, reason="this run promises no cuda")
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("width", [64, 128])
-@pytest.mark.parametrize("tokens", [flash.LONG, flash.LONG + 65, flash.LONG + 128])
+@pytest.mark.parametrize("tokens", [flash.LONG, flash.LONG + 65])
 def test_attention_over_long_contexts(tokens: int, width: int, causal: bool) -> None:
-    given = [rand(1, 2, tokens, width, seed=i) for i in range(4)]
+    given = [rand(1, 1, tokens, width, seed=i) for i in range(4)]
 
     def attend(q: Any, k: Any, v: Any, g: Any) -> Any:
         def loss(q: Any, k: Any, v: Any) -> Any:
