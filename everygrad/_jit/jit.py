@@ -19,8 +19,8 @@ from everygrad._jit.entry import Entry
 from everygrad._jit.inspection import has_attributes, keeps_own_guards
 from everygrad._jit.lowered import Lowered
 from everygrad._jit.record import trace
-from everygrad._jit.trace import Elsewhere, is_array, part_of
-from everygrad._jit.verify import interpreted
+from everygrad._jit.trace import Elsewhere, device_of, is_array, part_of
+from everygrad._jit.verify import interpreted, values_of
 from everygrad.amp.policy import policy
 from everygrad.autograd.modes import recording
 from everygrad.autograd.saved_tensor_hooks import recorder
@@ -179,13 +179,16 @@ class Jitted:
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         record, escaped = trace(self.fn, leaves, tree, escapes=True)
         if escaped:  # state that the function made: it must be what a call would have made it
-            arrays = [_input(s, tensors) for s in record.origins]
+            arrays = values_of([_input(s, tensors) for s in record.origins])
             made = [t for t in record.targets if t.new]
             values = [record.graph.outputs[t.output or 0] for t in made]
             known = interpreted(record.graph, arrays, values)
             for target, value in zip(made, values, strict=True):
                 assert target.tensor is not None
-                target.tensor.rebind(known[value], None)
+                place, payload = device_of(target.tensor._data), known[value]
+                if place != "cpu":
+                    payload = base.get(place).from_numpy(payload)
+                target.tensor.rebind(payload, None)
         return Lowered(record, self.fn)
 
     def on_buffers(

@@ -344,6 +344,25 @@ def test_a_first_step_needs_no_more_memory_than_the_next(monkeypatch: pytest.Mon
     assert peaks[2] < 3.5 * weights  # gradients and two averages beside them
 
 
+def test_state_that_lowering_makes_is_on_the_device() -> None:
+    model = nn.Linear(4, 2).to(DRY)
+    opt = eg.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    @eg.jit
+    def step(x: Any) -> Any:
+        loss = (model(x) ** 2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss
+
+    x = eg.ones((3, 4), device=DRY)
+    assert step.lower(x).graph is not None
+    made = [value for state in opt.state.values() for value in state.values()]
+    assert {value.device for value in made if value.ndim} == {DRY}
+    step(x)
+
+
 def test_what_is_read_in_two_shapes_is_not_written_over() -> None:
     def fn(x: Any) -> Any:
         y = x @ x
