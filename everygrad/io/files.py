@@ -37,7 +37,7 @@ _OLD = (
     | getattr(os, "O_BINARY", 0)
 )
 
-_OURS = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+_OURS = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
 _OF_CHECKPOINTS = "; eg.load_latest takes a folder of checkpoints"
 _YOUNG = 1.0  # seconds between the making of a file and its lock, at most
 
@@ -54,6 +54,7 @@ def replacing(path: Path) -> Iterator[int]:
     """A new file to be written, by its descriptor, under a name nobody can guess; behind the block
     it is on the disk and in the place of `path`. If the block raises, nothing has changed. A link
     of that name is replaced, not followed."""
+    remove_orphans(path.parent, path.name)  # each may be as large as this one
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     file = os.open(temporary, _NEW, 0o666)  # less the umask, as any file
     try:
@@ -157,12 +158,17 @@ def missing(path: Path) -> str:
     return f"there is no file {path}" + ("" if close is None else f"; there is {close!r}")
 
 
-def remove_orphans(folder: Path) -> list[Path]:
-    """Delete what processes that were killed while they wrote have left in a folder."""
+def remove_orphans(folder: Path, of: str | None = None) -> list[Path]:
+    """Delete what processes that were killed while they wrote have left in a folder, of one name or
+    of all."""
     if fcntl is None:
         return []
+    try:
+        names = sorted(n for n in os.listdir(folder) if n.endswith(".tmp"))
+    except OSError:  # who writes there says what is wrong with it
+        return []
     removed = []
-    for path in sorted(p for p in folder.glob(".*.tmp") if _OURS.fullmatch(p.name)):
+    for path in (folder / n for n in names if (m := _OURS.fullmatch(n)) and of in (None, m[1])):
         with suppress(OSError):
             file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:

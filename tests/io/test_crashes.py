@@ -57,6 +57,12 @@ def test_orphans_are_told_from_files_that_are_written(tmp_path: Path) -> None:
         assert files.remove_orphans(tmp_path) == [orphan]
         files.write_at(file, memoryview(b"whole"), 0)
     assert {p.name for p in tmp_path.iterdir()} == {".mine.tmp", "y.safetensors"}
+    for name in ("x.safetensors", "y.safetensors"):  # a later save of that name removes its own
+        orphan.write_bytes(b"half")
+        os.utime(orphan, (0, 0))
+        eg.save(tmp_path / name, {"step": 1})
+        assert orphan.exists() == (name == "y.safetensors")
+        orphan.unlink(missing_ok=True)
     orphan.write_bytes(b"young")
     os.utime(orphan, (time.time() + 60, time.time() + 60))
     assert files.remove_orphans(tmp_path) == []
