@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
 from everygrad.backends import base
 from everygrad.core.nearest import answering as _answering
 from everygrad.errors import DeviceError
@@ -46,4 +49,10 @@ def manual_seed_all(seed: int) -> None:
     _seed(seed)
 
 
-__getattr__ = _answering(__name__)
+def __getattr__(name: str) -> _Any:
+    if name == "amp":  # it knows loss scaling, and is loaded after this
+        return _import_module("everygrad.cuda.amp")
+    return _missing(name)
+
+
+_missing = _answering(__name__)

@@ -3,7 +3,12 @@
 from typing import Any as _Any
 
 from everygrad.core.nearest import no_attribute as _no_attribute
-from everygrad.distributions import constraints as constraints, kl_pairs as _kl_pairs  # noqa: F401  # fills the table
+from everygrad.distributions import (
+    categorical as categorical,
+    constraints as constraints,
+    kl_pairs as _kl_pairs,  # noqa: F401  # fills the table
+    normal as normal,
+)
 from everygrad.distributions.choices import (
     Categorical as Categorical,
     Multinomial as Multinomial,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -48,6 +49,12 @@ def test_modules_are_where_pytorch_has_them(place: str) -> None:
     wrong = f"{PLACES[place][0]}x"
     with pytest.raises(AttributeError, match=f"has no '{wrong}'"):
         getattr(module, wrong)
+
+
+def test_modules_are_there_without_an_import_of_their_own() -> None:
+    paths = ", ".join(f"everygrad.{place}" for place in PLACES)
+    done = subprocess.run([sys.executable, "-c", f"import everygrad\n{paths}"], check=False)
+    assert done.returncode == 0
 
 
 def test_one_module_by_two_names() -> None:

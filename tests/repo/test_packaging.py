@@ -53,6 +53,7 @@ MAY_LOAD_LATE = {
     "everygrad.__main__": "the command that needs the onnx package",
     "everygrad.optim": "GradScaler knows optimisers, and loads after them",
     "everygrad.amp": "eg.amp.GradScaler: optimisers load when they are first asked for",
+    "everygrad.cuda": "eg.cuda.amp knows loss scaling, which lies above",
     "everygrad.autograd": "eg.autograd.grad; its modules import this package first",
     "everygrad.autograd.api": "the thread pool loads with the first parallel pass",
     "everygrad.io": "eg.io.load_onnx and save_onnx lie above, in interop",

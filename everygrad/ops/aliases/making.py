@@ -57,11 +57,8 @@ def scalar_tensor(
 
 def _legacy(name: str, dtype: dtypes.DType) -> Any:
     def make(*data: Any) -> Tensor:
-        sizes = all(isinstance(n, int) and not isinstance(n, bool) for n in data)
-        if sizes:
-            return creation.empty(data or (0,), dtype)
-        if len(data) > 1:
-            raise ArgumentError(f"{name}: takes data, or sizes, got {len(data)} arguments")
+        if len(data) > 1 or all(isinstance(n, int) and not isinstance(n, bool) for n in data):
+            return creation.empty(shapes.as_shape(data or (0,), name), dtype)
         return creation.tensor(data[0], dtype)
 
     make.__name__ = make.__qualname__ = name
