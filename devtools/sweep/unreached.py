@@ -129,6 +129,7 @@ ROWS = (
     ),
     Row("cpu/llvm/intrinsics.py", r"fn not in INTRINSICS", REFUSED),
     Row("cpu/llvm/intrinsics.py", r"dtype in _HALVES|INTRINSICS\[fn\]", WIDENED, "apply"),
+    Row("cpu/llvm/intrinsics.py", r"source is dtypes\.float16", WIDENED, "_cast_to_float"),
     Row("cpu/llvm/loop_order.py", r"not fits|strides\[d\] == 0", REFUSED),
     Row("cpu/llvm/loop_order.py", r"\[0\]\[d\] < 0|k, steps in enumerate", FENCED, "merge"),
     Row("cpu/llvm/loops.py", r"inst\.value >= inputs", REFUSED),

@@ -112,7 +112,7 @@ def products(d: Draw) -> Problem:
     m, k, n = (d.size(d.pick((12, 70))) for _ in range(3))
     batch = d.shape(d.between(0, 1), 6)
     if large := d.chance(0.3):  # more than one thread's work
-        m, k, n = d.pick(((150, 200, 170), (170, 200, 130), (280, 210, 170), (60, 64, 70)))
+        m, k, n = d.pick(((150, 200, 170), (170, 200, 130), (60, 64, 70), (60, 64, 70)))
         batch = () if m > 60 else d.pick(((18,), (1, 18), (1, 18), (3, 7)))
     parts = [d.floats((*batch, m, k), dtype, -1, 1) for _ in range(2)]
     if large and d.chance(0.3):

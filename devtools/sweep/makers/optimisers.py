@@ -27,6 +27,7 @@ class Optimising:
     settings: dict[str, Any]
     device: str
     dtype: str = "float32"
+    rate: str = ""
 
     def title(self) -> str:
         return f"{self.op} {self.settings} of {len(self.shapes)} tensors {self.shapes[:9]}"
@@ -71,7 +72,11 @@ class Optimising:
         params = [
             eg.tensor(a, dtype=self.dtype, device=self.device, requires_grad=True) for a in start
         ]
-        opt = getattr(eg.optim, self.op)(params, **self.settings)
+        settings = dict(self.settings)
+        if self.rate:  # a tensor, beside the parameters or on the CPU
+            where = "cpu" if self.rate == "cpu" else self.device
+            settings["lr"] = eg.tensor(settings["lr"], device=where)
+        opt = getattr(eg.optim, self.op)(params, **settings)
 
         def step(given: list[eg.Tensor]) -> None:
             opt.zero_grad()
@@ -111,7 +116,8 @@ class Optimisers:
         # Adam's squares and its epsilon are more than halves hold
         halves = ("float16", "bfloat16") if name == "SGD" else ()
         dtype = draw.pick(("float32", "float32", *halves))
-        return Optimising(name, draw, shapes, settings, device, dtype)
+        rate = draw.pick(("", "", "", "cpu", "beside"))
+        return Optimising(name, draw, shapes, settings, device, dtype, rate)
 
     def draw(self, seed: int, context: Context) -> Optimising:
         return self._case(Draw(seed, context.device, GENERATORS, context.largest), context.device)

@@ -50,6 +50,8 @@ def _drawn(d: Draw, ours: Any, theirs: Any, scale: Any, **more: Any) -> Problem:
 
 def rand(d: Draw) -> Problem:
     shape, seed = d.any_shape(), d.between(0, 2**40)
+    if d.chance(0.05):
+        shape = (0, 3)
     dtype = d.dtype(halves=0.2)
     count = math.prod(shape)
     if dtype == "float64":

@@ -178,8 +178,6 @@ def _scan(p: Any, v: Value) -> bool:
 
 
 def _ctc(p: Any, v: Value) -> bool:
-    if v.dtype not in REAL or v.args[-1].dtype is not dtypes.int64:
-        return False
     slots = [p.contiguous_operand(a)[0] for a in v.args]
     work = ctc.work(v.name, v.dtype, v.shape)
     p.emit(work, [p.slot(v), *slots], f"%{v.number} {v.name}")
@@ -244,16 +242,6 @@ def _unslice(p: Any, v: Value) -> bool:
     return True
 
 
-def _reshape(p: Any, v: Value) -> bool:
-    """A reshape that strides cannot express: a contiguous copy of its argument."""
-    if v.dtype.is_complex:
-        return False
-    slot, source = p.operand(v.args[0])
-    target = contiguous(v.dtype, v.args[0].shape)
-    p.emit(Work((copy_index.copy(source, target),)), [p.slot(v), slot], f"%{v.number} reshape")
-    return True
-
-
 RULES: dict[str, Callable[[Any, Value], bool]] = {
     "matmul": _matmul,
     "linear": _matmul,
@@ -278,5 +266,4 @@ RULES: dict[str, Callable[[Any, Value], bool]] = {
     "searchsorted": _search,
     "concat": _concat,
     "unslice": _unslice,
-    "reshape": _reshape,
 }

@@ -271,8 +271,6 @@ def cast(x: Any, dtype: Any) -> Any:
 
 def _to_integer(x: Any, dtype: Any) -> Any:
     """Rounds towards 0, saturates, and converts NaN to 0, as compiled code does."""
-    if x.dtype.itemsize == 2:
-        x = x.astype(np.float32)
     limits = np.iinfo(dtype)
     too_low, too_high = x < float(limits.min), x >= float(limits.max)  # max itself rounds up
     inside = np.where(too_low | too_high | (x != x), 0, x).astype(dtype)
