@@ -76,6 +76,10 @@ UNARY: dict[str, Pair] = {
         lambda x: eg.where(eg.real(x) > 0, x, x * 2),
         lambda x: torch.where(x.real > 0, x, x * 2),
     ),
+    "truth": (
+        lambda x: eg.where(eg.logical_not(x), x, x * 2),
+        lambda x: torch.where(torch.logical_not(x), x, x * 2),
+    ),
     "concat": (lambda x: eg.concat([x, x]), lambda x: torch.cat([x, x])),
     "pad": (
         lambda x: eg.pad(x, ((0, 0),) * (x.ndim - 1) + ((1, 2),)),

@@ -80,6 +80,29 @@ def convolution(d: Draw) -> Problem:
     )
 
 
+def tiles(d: Draw) -> Problem:
+    """Channels and pixels around what a tile of a product has of them, and many tiles; strides that
+    leave few pixels for a phase, and strides beside dilations, which leave no phases."""
+    outer, inner = d.pick((30, 33, 60, 130)), d.pick((8, 9, 40))
+    kind = d.pick(("few", "few", "some", "many"))
+    stride, dilation = d.pick(((1, 1), (2, 1), (3, 1), (2, 2)))
+    taps = d.pick((1, 2, 3))
+    side = {"few": d.between(5, 7), "some": d.between(9, 15), "many": 128 + d.between(0, 2)}[kind]
+    if kind == "many":  # of hardly any terms
+        outer, inner, taps, stride = d.pick((60, 130)), 8, 1, 1
+    size = (side + (taps - 1) * dilation, side)
+    dtype, images = d.dtype(wide=0), 1 if kind == "many" else d.pick((1, 2))
+    inputs = [d.floats((images, inner, *size), dtype), d.floats((outer, inner, taps, taps), dtype)]
+    given = {"stride": stride, "dilation": dilation, "padding": taps // 2}
+    return Problem(
+        inputs,
+        lambda *x: eg.conv2d(*x, **given),
+        lambda *x: torch.nn.functional.conv2d(*x, **given),
+        "sums",
+        dtype=dtype,
+    )
+
+
 def pointwise(d: Draw) -> Problem:
     """Kernels of one tap and many channels: sums that are cut into slabs, tiles that move back."""
     axes, back = d.pick((1, 2, 2, 3)), d.chance(0.4)
@@ -166,6 +189,7 @@ SECTION = OpSection(
     ),
     {
         "conv": (3, convolution),
+        "conv of tiles": (0.7, tiles),
         "pointwise conv": (2, pointwise),
         "conv_transpose": (1, transposed),
     },

@@ -79,6 +79,13 @@ def normed(d: Draw) -> Problem:
     shape, dtype = _emptied(d, 2, keep=1), d.dtype()
     n = shape[-1]
     x, w, b = (d.floats(s, dtype) for s in (shape, (n,), (n,)))
+    if d.chance(0.4):
+        return Problem(
+            (x, w),
+            lambda x, w: eg.rms_norm(x, (n,), w),
+            lambda x, w: F.rms_norm(x, (n,), w),
+            dtype=dtype,
+        )
     return Problem(
         (x, w, b),
         lambda x, w, b: eg.layer_norm(x, (n,), w, b),

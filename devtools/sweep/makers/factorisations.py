@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,20 +77,24 @@ def qr(d: Draw) -> Problem:
     if m < n and d.chance(0.6):
         m, n = n, m
     a = _rectangular(d, m, n, batch, whole)
-    # the others have a derivative in PyTorch too where Q is square anyway
-    mode = d.pick(("reduced", "reduced", "complete")) if m <= n else "reduced"
+    mode = d.pick(("reduced", "reduced", "complete"))
+    k = min(m, n)  # of a complete Q the other columns may be any
 
     def ours(x: Any) -> Any:
         q, r = eg.linalg.qr(x, mode=mode)
+        q, r = q[..., :k], r[..., :k, :]
         signs = eg.sign(eg.real(eg.diagonal(r, axis1=-2, axis2=-1))).detach()
         return [q * signs[..., None, :], r * signs[..., None]]
 
     def theirs(x: Any) -> Any:
-        q, r = torch.linalg.qr(x, mode=mode)
+        q, r = torch.linalg.qr(x)
         signs = torch.sign(r.diagonal(dim1=-2, dim2=-1).real).detach()
         return [q * signs[..., None, :], r * signs[..., None]]
 
-    return _problem(_parts(d, a, dtype, whole), ours, theirs, whole, 1)
+    inputs = _parts(d, a, dtype, whole)
+    if mode == "complete":  # whose derivative NumPy and PyTorch have not
+        inputs = [replace(g, grad=False) for g in inputs]
+    return _problem(inputs, ours, theirs, whole, 1)
 
 
 def eigh(d: Draw) -> Problem:

@@ -217,6 +217,23 @@ def cast(d: Draw) -> Problem:
     )
 
 
+def reshaped(d: Draw) -> Problem:
+    """Large arrays whose elements do not lie in order, in one row; real and complex."""
+    rows, width = d.pick(((600, 500), (3, 90_000), (90_000, 3), (2, 130)))
+    x, whole = d.floats((rows, 2 * width), d.dtype(halves=0), -1, 1), d.chance(0.4)
+    transposed = d.chance(0.5)
+
+    def of(lib: Any) -> Any:
+        def run(x: Any) -> Any:
+            x = lib.complex(x, x) if whole else x
+            out = (x.mT if transposed else x[:, ::2]).reshape(-1)
+            return [lib.real(out), lib.imag(out)] if whole else out * 2
+
+        return run
+
+    return Problem((x,), of(eg), of(torch), "plain", dtype=x.array.dtype.name)
+
+
 SECTION = OpSection(
     "movement",
     (
@@ -232,6 +249,7 @@ SECTION = OpSection(
     ),
     {
         "permute": (3, permute),
+        "large reshape": (0.4, reshaped),
         "concat": (2, concat),
         "stack": (1, stack),
         "pad": (2, pad),

@@ -73,6 +73,8 @@ class Optimising:
             eg.tensor(a, dtype=self.dtype, device=self.device, requires_grad=True) for a in start
         ]
         settings = dict(self.settings)
+        if self.dtype != "float32":
+            settings["master_weights"] = self.rate == ""
         if self.rate:  # a tensor, beside the parameters or on the CPU
             where = "cpu" if self.rate == "cpu" else self.device
             settings["lr"] = eg.tensor(settings["lr"], device=where)

@@ -32,7 +32,7 @@ def softmax(d: Draw) -> Problem:
 
 
 def layer_norm(d: Draw) -> Problem:
-    shape, dtype = _shape(d, 2), d.dtype()
+    shape, dtype = _shape(d, 2), d.dtype(halves=0.25)
     count = d.between(1, len(shape) - 1)
     tail = shape[-count:]
     if _size(tail) < 3:  # one or two numbers have nearly no deviation
