@@ -10,7 +10,7 @@ import pytest
 from tests.distributed.placement_proof import NAMES, proof_of
 
 # ops whose results depend on all elements at once, or whose sizes depend on values
-WITHOUT_SHARDS = 0.1
+WITHOUT_SHARDS = 0.07
 
 
 @pytest.mark.parametrize("name", NAMES)
