@@ -27,6 +27,7 @@ from everygrad.core.shapes import Shape
 from everygrad.core.tensor import Tensor
 from everygrad.distributed.collectives import all_gather, all_reduce
 from everygrad.distributed.mesh import Mesh
+from everygrad.distributed.parallel.pipelines import Pipeline
 from everygrad.distributed.parallel.shard_parameter import (
     Box,
     ShardParameter,
@@ -73,6 +74,12 @@ def _piece(t: Tensor, like: Tensor, mesh: Mesh, split: Sequence[str]) -> Piece:
         writes = _is_first(mesh, (*like.axes, *split))
         return Piece(t, like.whole, like.boxes, writes)
     return Piece(t, t.shape, (whole_box(t.shape),), _is_first(mesh, split))
+
+
+def _split_over(model: Module, mesh: Mesh, named: Sequence[str]) -> tuple[str, ...]:
+    """The mesh axes along which ranks have other parameters."""
+    found = (m.axis for m in model.modules() if isinstance(m, Pipeline))
+    return tuple(dict.fromkeys([*named, *(axis for axis in found if axis in mesh.axes)]))
 
 
 def _model_pieces(model: Module, mesh: Mesh, split: Sequence[str]) -> dict[str, Piece]:
@@ -194,7 +201,7 @@ def save(
     """Write a model and its optimiser, each rank what it has. All ranks of the mesh must call it.
 
     extra       numbers and words to keep beside them, such as the step; those of the first rank
-    split_over  mesh axes along which ranks have other parameters, such as that of a pipeline
+    split_over  mesh axes along which ranks have other parameters, beside that of a `pipeline`
 
     The folder holds the checkpoint before until the new one is whole.
 
@@ -210,6 +217,7 @@ def save(
     error: BaseException | None = None
     own: Any = None
     try:
+        split_over = _split_over(model, mesh, split_over)
         pieces = _model_pieces(model, mesh, split_over)
         settings = _Settings([], {})
         if optimizer is not None:
@@ -245,6 +253,11 @@ def save(
     except (EverygradError, OSError) as caught:
         error = caught
     said = _agreed(mesh, "save", own, error)
+    try:
+        _check_written(pieces, said)
+    except ArgumentError as caught:
+        error = caught
+    _agreed(mesh, "save", None, error)
     if mesh.rank == 0:
         try:
             replace(where / MANIFEST, _rendered(said, dict(extra or {}), word))
@@ -253,6 +266,18 @@ def save(
     _agreed(mesh, "save", None, error)
     if mesh.rank == 0:
         _remove_older(where, word)
+
+
+def _check_written(pieces: Mapping[str, Piece], said: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse to leave out what this rank has and no rank writes."""
+    written = {key for words in said for key in words["tensors"]}
+    left = [_named(key) for key in pieces if key not in written]
+    if left:
+        raise ArgumentError(
+            f"save: no rank would write {', '.join(left[:4])}{', ...' if len(left) > 4 else ''}, "
+            f"which this one has and the first one has not; name the mesh axes along which ranks "
+            f"have other parameters: split_over=(...)"
+        )
 
 
 def _rendered(said: Sequence[Mapping[str, Any]], extra: dict[str, Any], word: str) -> bytes:
@@ -406,6 +431,7 @@ def load(
     split_over: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Give a model and its optimiser what `save` wrote, on however many ranks; returns `extra`.
+    `split_over`: as in `save`.
 
     Every rank reads what it has of each tensor. If one of them cannot, all raise and nothing has
     changed.
@@ -423,6 +449,7 @@ def load(
     extra: dict[str, Any] = {}
     try:
         saved = _Saved(where)
+        split_over = _split_over(model, mesh, split_over)
         pieces = _model_pieces(model, mesh, split_over)
         _check_fits(saved, pieces, split_over)
         found = saved.read({key: p.boxes for key, p in pieces.items()})

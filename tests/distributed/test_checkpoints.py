@@ -202,6 +202,90 @@ def test_older_files_go_when_the_new_checkpoint_is_whole(tmp_path: Path) -> None
     assert len(list(tmp_path.iterdir())) == 2 + 1
 
 
+def stages(seed: int) -> list[Any]:
+    with scoped_generator(Generator(seed)):
+        return [nn.Sequential(nn.Linear(5, 7), nn.Tanh()), Odd7(seed)]
+
+
+class Odd7(nn.Module):
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(7, 3)
+        self.odd = nn.BatchNorm1d(3)
+
+    def forward(self, x: eg.Tensor) -> eg.Tensor:
+        return self.odd(self.layer(x))
+
+
+def piped(seed: int, level: int | None, axes: dict[str, int]) -> tuple[Any, Any, Any]:
+    """A pipeline of two stages on these ranks, each shared in some way over `data`; on one rank the
+    same model as it is."""
+    mesh = dist.Mesh(axes)
+    parts = stages(seed)
+    if "pipe" not in axes:
+        model: Any = nn.Sequential(*parts)
+    else:
+        if level is not None:
+            parts = [small_gpt.wrapped(part, mesh, level) for part in parts]
+        model = dist.pipeline(parts, microbatches=2, schedule="1f1b", mesh=mesh)
+    return mesh, model, optim.AdamW(model.parameters(), lr=0.1)
+
+
+WAYS: list[tuple[int | None, dict[str, int]]] = [
+    (None, {"data": 1}),
+    (None, {"pipe": 2}),
+    (0, {"data": 2, "pipe": 2}),
+    (1, {"pipe": 2, "data": 2}),
+    (3, {"data": 2, "pipe": 2}),
+]
+
+
+@pytest.mark.parametrize("target", range(len(WAYS)))
+@pytest.mark.parametrize("source", range(len(WAYS)))
+def test_pipelines_are_saved_whole(source: int, target: int, tmp_path: Path) -> None:
+    """All stages, and from there to any other way to have the model; nobody says which mesh axis
+    the stages lie along."""
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+
+    def write(seed: int, way: int, folder: str, load: str | None) -> None:
+        mesh, model, opt = piped(seed, *WAYS[way])
+        if load is not None:
+            dist.load(load, mesh, model, opt)
+        else:
+            for _, p in model.named_parameters():
+                p.grad = p.detach() + 0.5
+            opt.step()
+        dist.save(folder, mesh, model, opt)
+
+    def ranks(way: int) -> int:
+        return int(np.prod(list(WAYS[way][1].values())))
+
+    dist.run_local(write, ranks(source), 3, source, first, None)
+    dist.run_local(write, ranks(target), 4, target, second, first)
+    a, b = content(tmp_path / "first"), content(tmp_path / "second")
+    count = sum(1 for _ in nn.Sequential(*stages(3)).parameters())
+    assert sum(key.startswith("model/") for key in a) == count
+    assert {k: v for k, v in a.items() if k != "groups"} == {
+        k: v for k, v in b.items() if k != "groups"
+    }
+
+
+def test_parameters_that_no_rank_writes_are_named(tmp_path: Path) -> None:
+    def run() -> bool:
+        mesh = dist.Mesh({"data": 2})
+        model = nn.ModuleDict({f"part{dist.rank()}": nn.Linear(3, 2)})
+        with pytest.raises((ArgumentError, FileError), match=r"part1\.weight.*split_over"):
+            dist.save(str(tmp_path), mesh, model)
+        dist.save(str(tmp_path), mesh, model, split_over=("data",))
+        return True
+
+    assert dist.run_local(run, 2) == [True, True]
+    named = content(tmp_path)
+    assert {key for key in named if "/" in key} == {
+        f"model/part{i}.{name}" for i in range(2) for name in ("weight", "bias")
+    }
+
+
 def test_pieces_cover_everything() -> None:
     """Stretches of boxes, for all starts and stops of some shapes."""
     from_module = dist.parallel.shard_parameter
