@@ -88,14 +88,18 @@ class Entry:
             and id(t.tensor) not in read
             and t.output in own
         ]
-        # Where ranks communicate, gradients come one by one, each from a call that may fail: the
-        # former ones go first, as zero_grad drops them in eager mode, or all would lie here twice.
+        # Where ranks communicate, gradients come one by one, each from a call that may fail: when
+        # the first one comes the former ones go, or all would lie here twice.
         communicates = any(v.facts.communicates for v in record.graph.values)
-        self.dropped = [
-            t.tensor
+        outgoing = [
+            t
             for t in self.targets
-            if communicates and t.grad and not t.same and id(t.tensor) not in read
+            if t.grad and not t.same and t.tensor is not None and id(t.tensor) not in read
         ]
+        self.dropped = [t.tensor for t in outgoing if communicates and not self.elsewhere]
+        if self.dropped:
+            made = [t.output for t in outgoing if t.output is not None]
+            self.replay.release_at = self.replay.first_run_of(made)
         self.sort_targets()
         possible = self.replay.donated()
         self.donations = [
@@ -278,7 +282,7 @@ class Entry:
         try:
             self.hide_gradients(owners, grads, {} if apart else given)
             if self.dropped and not apart:
-                self.drop_gradients(owners, grads)
+                replay.release = partial(self.drop_gradients, owners, grads)
             if not apart:
                 made = replay.run(given, prepare)
                 self.drop_former_values(len(given) < len(self.donations))
@@ -297,6 +301,8 @@ class Entry:
             return outputs, interrupted
         finally:
             restore()  # nobody, if the results were put in their places
+            if self.dropped:
+                replay.release = None
 
     def drop_former_values(self, of_all: bool) -> None:
         """Keep no input whose tensor has a new value elsewhere; `of_all`: even of those whose
@@ -330,12 +336,9 @@ class Entry:
                     given[slot] = array
 
     def drop_gradients(self, owners: list[Tensor], grads: list[Tensor | None]) -> None:
-        """Take away the gradients that a collective makes anew: a call that fails leaves none."""
-        owners.clear()
-        grads.clear()
-        for t in self.dropped:
-            if t is not None:
-                t._grad = None
+        """Take away for good the gradients that are made anew: a call that fails leaves none."""
+        forget = map(call, (owners.clear, grads.clear))
+        drain(chain(forget, map(setattr, self.dropped, _GRAD, repeat(None))))
 
     def commit(
         self,

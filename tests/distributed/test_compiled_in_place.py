@@ -67,6 +67,9 @@ class Training:
         moments = [v for s in state.values() for v in s.values() if isinstance(v, eg.Tensor)]
         return [*self.model.parameters(), *moments]
 
+    def grads(self) -> list[Any]:
+        return [None if p.grad is None else values(p.grad) for p in self.model.parameters()]
+
     def seen(self) -> list[Any]:
         return [values(t.detach()) for t in self.moved()]
 
@@ -117,8 +120,8 @@ def test_who_holds_a_value_sees_it_stay(level: int, memory: str) -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_step_that_fails_has_moved_nothing(level: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever exchange fails, on all ranks: parameters and moments are those of before, and the
-    next step is the one that would have been made."""
+    """Whichever exchange fails, on all ranks: parameters and moments are those of before, gradients
+    too or all gone, and the next step is the one that would have been made."""
     inside = LocalCarrier.swap
 
     def swap(self: Any, group: Any, *given: Any) -> None:
@@ -139,10 +142,10 @@ def test_a_step_that_fails_has_moved_nothing(level: int, monkeypatch: pytest.Mon
             t.step()
             plain.step()
         carrier: Any = dist.world.world().carrier
-        failures, wrong = 0, []
+        failures, wrong, ways = 0, [], set()
         for channel in range(3):
             for k in range(40):
-                before = t.seen()
+                before, grads = t.seen(), t.grads()
                 carrier.left = (channel, k)
                 try:
                     t.step()
@@ -150,6 +153,11 @@ def test_a_step_that_fails_has_moved_nothing(level: int, monkeypatch: pytest.Mon
                     failures += 1
                     same = all((a == b).all() for a, b in zip(before, t.seen(), strict=True))
                     wrong += [] if same else [f"moved at {channel}, {k}"]
+                    now = t.grads()
+                    gone = all(g is None for g in now)
+                    kept = gone or all((a == b).all() for a, b in zip(grads, now, strict=True))
+                    wrong += [] if kept else [f"some gradients are gone at {channel}, {k}"]
+                    ways.add(gone)
                     t.step()
                 else:
                     carrier.left = None
@@ -158,6 +166,7 @@ def test_a_step_that_fails_has_moved_nothing(level: int, monkeypatch: pytest.Mon
                 plain.step()
                 same = all((a == b).all() for a, b in zip(plain.seen(), t.seen(), strict=True))
                 wrong += [] if same else [f"other values after {channel}, {k}"]
+        assert ways == {False, True}, ways
         return failures, wrong
 
     found = dist.run_local(run, 2, timeout=20.0)

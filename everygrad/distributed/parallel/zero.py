@@ -116,12 +116,12 @@ class ShardedState(DataParallel):
     on its rank alone and drops a gradient once its bucket is on its way.
     """
 
+    buckets = SMALL_BUCKETS  # here a bucket on its way is no part of what stays
+
     def __init__(
         self, module: Module, mesh: Mesh, axis: str, level: int, bucket_bytes: int = BUCKET_BYTES
     ) -> None:
         self.level = level
-        if level == 2:  # there a bucket is no part of what stays
-            self.buckets = SMALL_BUCKETS
         super().__init__(module, mesh, axis, bucket_bytes)
         if level == 2:  # a reduce_scatter has one stage: one is exchanged, and the next is ready
             self._reduction.in_flight = 2

@@ -124,6 +124,8 @@ class Replay:
         self.first: list[Segment] = self.segments[:-1]
         self.last: Segment = self.segments[-1] if self.segments else _none
         self.begins = self.first_needed()
+        self.release_at = -1  # the run of steps before which `release` is called, if there is any
+        self.release: Callable[[], None] | None = None  # lets go of memory that results take
         self.view_makers = [self.view_maker(r.slot, r.view) for r in program.results]
         self.result_sources = [self.result_source(r.slot) for r in program.results]
 
@@ -135,6 +137,14 @@ class Replay:
             first = self.program.first_writers.get(slot, 0)
             begins[bisect(ends, first)].append((i, slot, fresh))
         return begins
+
+    def first_run_of(self, outputs: Sequence[int]) -> int:
+        """The first run of steps that writes one of these outputs of the graph."""
+        slots = {self.program.results[k].slot for k in outputs}
+        for k, begin in enumerate(self.begins):
+            if any(slot in slots for _, slot, _ in begin):
+                return k
+        return len(self.begins)
 
     def memory(self) -> Memory:
         return self.program.memory()
@@ -388,7 +398,10 @@ class Replay:
             *first, last = segments or (_none,)
             begins = [[*chain(*self.begins)], *([] for _ in first)]
         error, interrupted = self.error, None
-        for segment, begin in zip(first, begins, strict=False):
+        release = self.release
+        for k, (segment, begin) in enumerate(zip(first, begins, strict=False)):
+            if k == self.release_at and release is not None:
+                release()
             self.allocate(begin, given, made, known)
             segment(known)
             if error[0]:
