@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain, repeat
 from operator import attrgetter, call, is_
-from typing import Any
+from typing import Any, cast
 from weakref import getweakrefcount
 
 import numpy as np
@@ -97,9 +97,10 @@ class Entry:
             if t.grad and not t.same and t.tensor is not None and id(t.tensor) not in read
         ]
         self.dropped = [t.tensor for t in outgoing if communicates and not self.elsewhere]
+        self.releasing = cast(Any, self.replay)  # where gradients are dropped, the CPU's: it can
         if self.dropped:
             made = [t.output for t in outgoing if t.output is not None]
-            self.replay.release_at = self.replay.first_run_of(made)
+            self.releasing.release_at = self.releasing.first_run_of(made)
         self.sort_targets()
         possible = self.replay.donated()
         self.donations = [
@@ -282,7 +283,7 @@ class Entry:
         try:
             self.hide_gradients(owners, grads, {} if apart else given)
             if self.dropped and not apart:
-                replay.release = partial(self.drop_gradients, owners, grads)
+                self.releasing.release = partial(self.drop_gradients, owners, grads)
             if not apart:
                 made = replay.run(given, prepare)
                 self.drop_former_values(len(given) < len(self.donations))
@@ -302,7 +303,7 @@ class Entry:
         finally:
             restore()  # nobody, if the results were put in their places
             if self.dropped:
-                replay.release = None
+                self.releasing.release = None
 
     def drop_former_values(self, of_all: bool) -> None:
         """Keep no input whose tensor has a new value elsewhere; `of_all`: even of those whose
