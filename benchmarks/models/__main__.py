@@ -55,9 +55,12 @@ def peers_of(model: Model, device: str) -> list[str]:
 
 
 def run(
-    model: Model, device: str, peer: str, threads: int, profiles: str | None, cold: bool
-) -> Figures:
+    model: Model, device: str, peer: str, threads: int, profiles: str | None, cold: bool,
+    processor: bool = False,
+) -> Figures:  # fmt: skip
     command = [sys.executable, "-m", "benchmarks.models.run", model.name, device, peer]
+    if processor:
+        command += ["--processor"]
     if profiles and device == "cuda":
         command += ["--profile", os.path.join(profiles, f"{model.name}.{peer}.txt")]
     names = ("OMP", "MKL", "OPENBLAS")
@@ -153,6 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--threads", type=int, default=2)
     add("--profiles", metavar="FOLDER", help="write the kernels of each step there (CUDA)")
     add("--cold", action="store_true", help="empty caches of compiled code for each peer")
+    add("--processor", action="store_true", help="count seconds of the processor (CPU)")
     add("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     args = parser.parse_args(argv)
     for name in args.only or ():
@@ -168,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for peer in peers_of(model, args.device):
             if peer in args.peers:
                 figures[peer] = run(
-                    model, args.device, peer, args.threads, args.profiles, args.cold
+                    model, args.device, peer, args.threads, args.profiles, args.cold, args.processor
                 )
                 said = figures[peer].failure
                 say(f"{model.name} {peer}: "
@@ -179,6 +183,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         problems += disagreement(model, figures)
         rows += rows_of(model, figures)
     machine = [f"- {line}" for line in describe(versions, args.threads)]
+    if args.processor:
+        machine.append("- Times are seconds of the processor, not of the clock")
     said = ["", "Failures:", "", *(f"    {line}" for p in problems for line in p.splitlines())]
     text = part(args.device, chosen, rows, machine) + ("\n".join(said) if problems else "")
     print(text)

@@ -1,5 +1,7 @@
 """`python -m benchmarks.models.run MODEL DEVICE PEER`: one peer's figures of one model, as JSON.
 
+`--processor` counts seconds of the processor, of all threads, in place of the clock's: on the CPU,
+where others work on the same machine.
 The process imports what the peer needs and nothing else. `--profile FILE` also writes how long each
 kernel of a step on CUDA takes, by PyTorch's profiler, which sees every library's kernels.
 """
@@ -153,7 +155,7 @@ class Meter:
 
 
 def measure(
-    model: Model, device: str, peer: str
+    model: Model, device: str, peer: str, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[dict[str, Any], Callable[[], Any], Meter]:
     """What a peer's steps took and gave, the step itself, and the meter it was measured by."""
     name, way = PEERS[peer]
@@ -169,35 +171,35 @@ def measure(
     meter.wait()
     seconds, losses = [], []
     for _ in range(CHECKED):
-        start = time.perf_counter()
+        start = clock()
         loss = step()
         meter.wait()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(clock() - start)
         losses.append(float(loss))
-    rounds = _rounds(step, meter)
+    rounds = _rounds(step, meter, clock)
     found = {"first_s": seconds[0], "second_s": seconds[1], "losses": losses, "times": rounds,
              "peak": meter.peak(), "versions": {name: str(L.lib.__version__)}}  # fmt: skip
     return found, step, meter
 
 
-def _rounds(step: Callable[[], Any], meter: Meter) -> list[float]:
+def _rounds(step: Callable[[], Any], meter: Meter, clock: Callable[[], float]) -> list[float]:
     """Seconds a step, of rounds that last a tenth of a second or a step."""
-    start = time.perf_counter()
+    start = clock()
     step()
     meter.wait()
-    one = time.perf_counter() - start
+    one = clock() - start
     count = max(1, math.ceil(0.1 / one))
     for _ in range(count):
         step()
     meter.wait()
     times: list[float] = []
-    begin = time.perf_counter()
-    while len(times) < 3 or (time.perf_counter() - begin < LEAST_S and len(times) < MOST_ROUNDS):
-        start = time.perf_counter()
+    begin = clock()
+    while len(times) < 3 or (clock() - begin < LEAST_S and len(times) < MOST_ROUNDS):
+        start = clock()
         for _ in range(count):
             step()
         meter.wait()
-        times.append((time.perf_counter() - start) / count)
+        times.append((clock() - start) / count)
     return times
 
 
@@ -226,8 +228,10 @@ def main() -> None:
     parser.add_argument("device", choices=("cpu", "cuda", "webgpu"))
     parser.add_argument("peer", choices=PEERS)
     parser.add_argument("--profile", metavar="FILE")
+    parser.add_argument("--processor", action="store_true", help="seconds of the processor")
     args = parser.parse_args()
-    found, step, meter = measure(all_models()[args.model], args.device, args.peer)
+    clock = time.process_time if args.processor else time.perf_counter
+    found, step, meter = measure(all_models()[args.model], args.device, args.peer, clock)
     print(json.dumps(found), flush=True)
     if args.profile:
         profile(step, meter, args.profile)

@@ -47,8 +47,8 @@ def row_dots(p: Product) -> Step:
                 k.next = _add(c, p, c.at(a, at, kind), c.at(begin, at, kind), c.lanes, k.values)
             sums = k.values
             if p.k % c.lanes:
-                ends = (c.at(base, whole * c.lanes, kind) for base in (a, begin))
-                sums = _add(c, p, *ends, p.k % c.lanes, sums)
+                end_a, end_b = (c.at(base, whole * c.lanes, kind) for base in (a, begin))
+                sums = _add(c, p, end_a, end_b, p.k % c.lanes, sums)
             _store(c, p, sums, c.at(out, first, kind), kind)
     return c.step(p.entries * each)
 
