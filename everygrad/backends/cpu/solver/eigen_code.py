@@ -309,7 +309,7 @@ def svd(dtype: DType) -> str:
         with e.loop(0, tall) as i:
             e.combined_rows(e.q, images, i.index, zero, one, found, i.index)
         to = Given(e.one_of(out, e.op("mul", rows, k), matrix.index), k)
-        below = e.add(m, 1)
+        below = e.i64(e.add(m, 1))
         ours, theirs = e.select(is_tall, zero, below), e.select(is_tall, below, zero)
         with e.loop(0, k) as j:
             place = e.minus(e.sub(k, 1), j.index)  # from the largest on
