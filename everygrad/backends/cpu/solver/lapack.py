@@ -288,8 +288,8 @@ def lstsq(a: Any, b: Any, rtol: float) -> Any:
     left = lazy_native.native_lstsq().unproven(out)
     if left is None:
         return out
-    pairs = [v.reshape((-1, *v.shape[-2:]))[left] for v in (a, b)]
-    found = _lstsq_of_any_rank(*pairs, rtol)
+    some, sides = (v.reshape((-1, *v.shape[-2:]))[left] for v in (a, b))
+    found = _lstsq_of_any_rank(some, sides, rtol)
     if found is NotImplemented:
         return found
     out.reshape((-1, *out.shape[-2:]))[left] = found
