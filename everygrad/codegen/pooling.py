@@ -177,20 +177,20 @@ def _farthest(window: Any, image: Shape) -> int:
 
 def _value(p: _Pooling, n: Any, c: Any, place: Place) -> Expr:
     """The largest element of a window."""
-    return p.largest("x", n, c, place)[0]
+    return p.largest("image", n, c, place)[0]
 
 
 def _index(p: _Pooling, n: Any, c: Any, place: Place) -> Expr:
     """The index in the image of a window's largest element, -1 where it has none."""
-    return p.largest("x", n, c, place)[1].cast(p.out.dtype) - 1
+    return p.largest("image", n, c, place)[1].cast(p.out.dtype) - 1
 
 
 def _spread_apart(p: _Pooling, n: Any, c: Any, place: Place) -> Expr:
     """The image's gradient where no windows overlap: each element finds the largest one of its
     window again."""
     with p.windows(place) as ((near, inside),):
-        given = p.element("g", n, c, near, inside)
-        _, found = p.largest("x", n, c, near)
+        given = p.element("gradient", n, c, near, inside)
+        _, found = p.largest("image", n, c, near)
         own = call("eq", found, place[0] * p.image[3] + place[1] + 1)
         return where(logical_and(inside, own), given, 0)
 
@@ -201,7 +201,7 @@ def _spread(p: _Pooling, n: Any, c: Any, place: Place) -> Expr:
     def chosen(at: Place, inside: Expr) -> Expr:
         found = p.element("index", n, c, at, inside)
         own = (place[0] * p.image[3] + place[1]).cast(p.b.dtype_of(found))
-        given = p.element("g", n, c, at, inside)
+        given = p.element("gradient", n, c, at, inside)
         return where(logical_and(inside, call("eq", found, own)), given, 0)
 
     return p.summed(p.windows(place), chosen)
@@ -209,12 +209,12 @@ def _spread(p: _Pooling, n: Any, c: Any, place: Place) -> Expr:
 
 def _sum_spread(p: _Pooling, n: Any, c: Any, place: Place) -> Expr:
     """The gradient of a window's sum."""
-    return p.summed(p.windows(place), partial(p.element, "g", n, c))
+    return p.summed(p.windows(place), partial(p.element, "gradient", n, c))
 
 
 def _sum(p: _Pooling, n: Any, c: Any, place: Place) -> Expr:
     """The sum of a window's elements."""
-    return p.summed(p.taps(place), partial(p.element, "x", n, c))
+    return p.summed(p.taps(place), partial(p.element, "image", n, c))
 
 
 class _Form(NamedTuple):
@@ -226,12 +226,12 @@ class _Form(NamedTuple):
 
 
 FORMS = {
-    "value": _Form("max_pool2d_value", ("x",), _value),
-    "index": _Form("max_pool2d_index", ("x",), _index),
-    "spread": _Form("max_pool2d_spread", ("g", "index"), _spread),
-    "spread apart": _Form("max_pool2d_spread", ("g", "x"), _spread_apart),
-    "sum": _Form("sum_pool2d", ("x",), _sum),
-    "sum spread": _Form("sum_pool2d_spread", ("g",), _sum_spread),
+    "value": _Form("max_pool2d_value", ("image",), _value),
+    "index": _Form("max_pool2d_index", ("image",), _index),
+    "spread": _Form("max_pool2d_spread", ("gradient", "index"), _spread),
+    "spread apart": _Form("max_pool2d_spread", ("gradient", "image"), _spread_apart),
+    "sum": _Form("sum_pool2d", ("image",), _sum),
+    "sum spread": _Form("sum_pool2d_spread", ("gradient",), _sum_spread),
 }
 
 
