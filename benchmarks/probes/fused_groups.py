@@ -14,37 +14,20 @@ from typing import Any
 import numpy as np
 
 import everygrad as eg
-from everygrad import dtypes, nn
+from everygrad import nn
 from everygrad._jit.pipeline import prepared
 from everygrad.backends import base
 from everygrad.backends.cuda.graph.replay import Replay
+from everygrad.backends.cuda.kernels.launch_kernel import machine
 from everygrad.backends.cuda.source.kernel_render import render
-from everygrad.backends.cuda.source.writer import BLOCK, NARROW
 from everygrad.codegen.group_plan import kernels_of
-from everygrad.codegen.machine import Machine
 from everygrad.compiler.groups import Group
 from everygrad.compiler.ir import Value
 from everygrad.dtypes import DType
 
 F = nn.functional
 ROUNDS, CALLS = 30, 50
-_THREADS = 2048  # of a multiprocessor, which keep it busy
 Form = tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]
-
-
-def machine_of(multiprocessors: int) -> Machine:
-    """The numbers of an NVIDIA GPU."""
-    return Machine(
-        threads=BLOCK,
-        wide_float=dtypes.float64,
-        narrow_index=dtypes.uint32,
-        narrow=NARROW,
-        wide_index=dtypes.uint64,
-        parallel=multiprocessors * _THREADS,
-        shared_bytes=48 << 10,
-        vector_bytes=16,
-        most_threads=1024,
-    )
 
 
 class LoweredReplay(Replay):
@@ -63,7 +46,7 @@ class LoweredReplay(Replay):
                 self.made[b] = rec.empty(b.shape, b.dtype)
             return self.base(b)
 
-        for made in kernels_of(group, stored, machine_of(self.dev.multiprocessors), exact):
+        for made in kernels_of(group, stored, machine(self.dev.multiprocessors), exact):
             if all(isinstance(b, Value) for b in made.reads):
                 partials.clear()  # those of the kernel before
             bound = [*made.reads, *made.writes]

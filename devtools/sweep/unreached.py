@@ -214,7 +214,6 @@ ROWS = (
     Row("webgpu/kernels/multi_tensor.py", r"a\.shape != first\.shape", REFUSED),
     Row("webgpu/kernels/multi_tensor.py", r"type\(a\) is not WebGPUArray", REFUSED, "rewrite"),
     Row("webgpu/kernels/single_op.py", r">= _MOST", BOUND),
-    Row("webgpu/kernels/single_op.py", r"found != made", "a fault of the compiler, reported"),
     Row("webgpu/kernels/single_op.py", r"not dtype\.is_float", REFUSED),
     Row("webgpu/kernels/scan.py", r"binding_size", MEMORY),
     Row("webgpu/solver/jacobi.py", r"n > MOST", MEMORY),

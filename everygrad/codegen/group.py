@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import reduce
+from itertools import product
 from typing import Any, NamedTuple
 
 from everygrad import dtypes
-from everygrad.codegen.group_sizes import sizes_of
+from everygrad.codegen.group_sizes import index_of, padded, sizes_of
 from everygrad.codegen.group_sums import Accumulator, GroupKernel, Pairs, PartialSums
 from everygrad.codegen.group_values import Task, Values, address, number, operands_of, stores_of
 from everygrad.codegen.kernel import Buffer, Builder, logical_and, where
@@ -133,11 +134,6 @@ class GroupWriter:
     def first_lane(self) -> Expr | None:
         return call("eq", self.x, 0) if self.mapping.lanes > 1 else None
 
-    @property
-    def live(self) -> Expr | None:
-        """Whether the thread group has a row, where that is not certain."""
-        return self.always
-
     # --- the kernel ------------------------------------------------------------------------------
 
     def write(self, b: Builder, group: Expr, bound: Bound) -> None:
@@ -225,12 +221,23 @@ class GroupWriter:
         self.values.begin_row(row)
         for store in self.stores.values():
             store.begin_row(row, self.b)
+        if self.mapping.held and self.machine.warp > 1 and self.passes.count > 1:
+            self.fetch_ahead()
         for k in range(self.passes.count + 1):
             for v in self.passes.of_rows(k):
                 self.values.row_value(v)
             if k < self.passes.count:
                 self.one_pass(k)
         self.end_row()
+
+    def fetch_ahead(self) -> None:
+        """Begin to read what later passes need while rows are reduced, if registers allow."""
+        t, passes = self.mapping, range(self.passes.count)
+        first, *others = [self.passes.loads(self.passes.roots(k)) for k in passes]
+        every = {*first}.union(*others)
+        later = [r for r in self.operands if r in every and r in self.values.vectors]
+        if first and len(later) * t.held * t.vector <= 2 * self.machine.most_held:
+            self.values.fetch(later, range(t.held))
 
     # --- a pass ----------------------------------------------------------------------------------
 
@@ -250,32 +257,35 @@ class GroupWriter:
                 self.subtracted[v] = b.variable(number(0.0, acc.dtype), acc.dtype)
         if self.mapping.held:
             for take in range(self.mapping.held):
-                self.one_take(roots, sums, take)
+                self.one_take(roots, sums, [take])
         else:
             self.loop(roots, sums)
         self.reduce_lanes({v: s for v, s in sums.items() if self.kind(v) != "total"})
 
     def one_take(
-        self, roots: Sequence[Member], sums: dict[Value, Expr], take: int,
+        self, roots: Sequence[Member], sums: dict[Value, Expr], takes: Sequence[int],
         outer: dict[Value, Expr] | None = None,
     ) -> None:  # fmt: skip
-        """What one take adds to sums, and what is stored of it; `outer` are the sums that `sums`
-        are parts of."""
+        """What takes add to sums, and what is stored of them; `outer` are the sums that `sums` are
+        parts of."""
         online = self.passes.online
         for m in roots:
             v = m.value
             if v in online:
                 parts = [sums[v]] if outer is None else [sums[v], outer[v]]
-                self.add_online(v, sums[online[v]], parts, take)
+                self.add_online(v, sums[online[v]], parts, takes)
             elif v in online.values():
                 pass  # found with its sum
             elif v in sums:
                 acc = self.accumulators[v]
-                self.b.assign(sums[v], acc.joined([sums[v], self.contribution(m, take)]))
-            elif m.role == "final":
-                self.add_to_columns(m, take)
+                terms = [self.contribution(m, take) for take in takes]
+                self.b.assign(sums[v], acc.joined([sums[v], acc.joined(terms)]))
             else:
-                self.store_full(v, take)
+                for take in takes:
+                    if m.role == "final":
+                        self.add_to_columns(m, take)
+                    else:
+                        self.store_full(v, take)
 
     def contribution(self, m: Member, take: int) -> Expr:
         """What one take adds to a reduction."""
@@ -287,20 +297,21 @@ class GroupWriter:
             found.append(self.inside(value, take, part, acc.identity))
         conditions = [self.ok[take]] if t.held else []
         if m.role == "final":
-            conditions.append(self.live)
+            conditions.append(self.always)
         value = acc.joined(found)
         held = [c for c in conditions if c is not None]
         return where(logical_and(*held), value, acc.identity) if held else value
 
-    def add_online(self, v: Value, top: Expr, parts: Sequence[Expr], take: int) -> None:
+    def add_online(self, v: Value, top: Expr, parts: Sequence[Expr], takes: Sequence[int]) -> None:
         """Add exp(x - maximum) to the first of `parts`, where the maximum is that of the elements
         so far; a larger one rescales all parts. While all are -inf, 0 is subtracted: exp(-inf) is
         0, as it will be once a larger one has come."""
         b, highest, acc = self.b, self.passes.online[v], self.accumulators[v]
         m, dtype, found = self.members[highest], acc.dtype, []
-        for part in range(self.mapping.vector):
-            x = self.values.get(m.refs[0], highest.args[0], take * self.mapping.vector + part)
-            found.append(self.inside(x, take, part, self.accumulators[highest].identity))
+        vector, lowest = self.mapping.vector, self.accumulators[highest].identity
+        for take, part in product(takes, range(vector)):
+            x = self.values.get(m.refs[0], highest.args[0], take * vector + part)
+            found.append(self.inside(x, take, part, lowest))
         high = b.let(self.accumulators[highest].joined(found), dtype)
         with b.when(call("not", call("le", high, top))):
             up = b.let(call("max", top, high), dtype)
@@ -357,7 +368,7 @@ class GroupWriter:
             self.values = Values(b, task, values.buffers, operands_of(task))
             self.values.begin_row(self.at)
             self.values.columns = [b.let(b.thread + whole)]
-            self.one_take(roots, sums, 0)
+            self.one_take(roots, sums, [0])
         self.mapping, self.values = mapping, values
 
     def takes(
@@ -365,15 +376,31 @@ class GroupWriter:
         outer: dict[Value, Expr] | None = None,
     ) -> None:  # fmt: skip
         t, b = self.mapping, self.b
+        step = t.lanes * t.vector
         if t.iterations == 1:
             column = b.let(start)
             with b.when(call("lt", column, end)):
-                self.values.columns, self.values.of_element = [column], {}
-                self.one_take(roots, sums, 0, outer)
+                self.take_at([column], roots, sums, outer)
             return
-        with b.loop(start, end, t.lanes * t.vector) as column:
-            self.values.columns, self.values.of_element = [column], {}
-            self.one_take(roots, sums, 0, outer)
+        if t.batch > 1:  # as many as all threads have
+            whole = self.size("batches")
+            with b.loop(0, whole, step * t.batch) as first:
+                columns = [b.let(first + start + k * step) for k in range(t.batch)]
+                self.take_at(columns, roots, sums, outer)
+            start = start + whole
+        with b.loop(start, end, step) as column:
+            self.take_at([column], roots, sums, outer)
+
+    def take_at(
+        self, columns: list[Expr], roots: Sequence[Member], sums: dict[Value, Expr],
+        outer: dict[Value, Expr] | None,
+    ) -> None:  # fmt: skip
+        """Takes that begin at these columns."""
+        self.values.columns, self.values.of_element = columns, {}
+        takes = range(len(columns))
+        if len(columns) > 1:
+            self.values.fetch(self.passes.loads(roots), takes)
+        self.one_take(roots, sums, takes, outer)
 
     def reduce_lanes(self, sums: dict[Value, Expr]) -> None:
         """Reductions over the lanes of a row; their results are values of the row. Online sums come
@@ -421,11 +448,11 @@ class GroupWriter:
             if t.held:
                 s = self.sums[m.value, u]
                 made = acc.joined([s, value])
-                self.b.assign(s, made if self.live is None else where(self.live, made, s))
+                self.b.assign(s, made if self.always is None else where(self.always, made, s))
             else:
-                self.add_in_memory(m.value, part, value)
+                self.add_in_memory(m.value, self.values.columns[take] + part, value)
 
-    def add_in_memory(self, v: Value, part: int, value: Expr) -> None:
+    def add_in_memory(self, v: Value, column: Expr, value: Expr) -> None:
         """The thread group's sum of a column, which no other group touches."""
         t, b, acc = self.mapping, self.b, self.accumulators[v]
         scratch = self.parts[acc.dtype]
@@ -433,14 +460,14 @@ class GroupWriter:
         if t.steps > 1:
             own = self.block * t.row_groups + self.y
             group = b.let(call("min", own, self.size("last group")))
-        place = group * self.size("length") + self.values.columns[0] + part
+        place = group * self.size("length") + column
         at = b.let(place + self.size("start", self.partial_sums[v].number))
         made = b.let(value, acc.dtype)
         if t.steps > 1:
-            later = [call("gt", self.step, 0), *([] if self.live is None else [self.live])]
+            later = [call("gt", self.step, 0), *([] if self.always is None else [self.always])]
             before = b.load(scratch, at, logical_and(*later))
             made = where(call("gt", self.step, 0), acc.joined([before, made]), made)
-        b.store(scratch, at, made, self.live)
+        b.store(scratch, at, made, self.always)
 
     # --- stores ----------------------------------------------------------------------------------
 
@@ -452,7 +479,7 @@ class GroupWriter:
         if v in self.stores:
             store = self.stores[v]
             at = b.let(address(store.base, store.terms(b, "columns", column)))
-        found = [c for c in (self.live, self.ok[take] if t.held else None) if c is not None]
+        found = [c for c in (self.always, self.ok[take] if t.held else None) if c is not None]
         guard = logical_and(*found) if found else None
         if t.vector == 1:
             b.store(self.out[v], at, made[0], guard)
@@ -463,7 +490,7 @@ class GroupWriter:
                 b.store_vector(self.out[v], at, made)
 
     def store_row_sum(self, v: Value, value: Expr) -> None:
-        guard = _both(self.first_lane(), self.live)
+        guard = _both(self.first_lane(), self.always)
         if self.is_direct(v):
             self.b.store(self.out[v], self.at, self.finalized(v, value), guard)
         else:
@@ -483,7 +510,7 @@ class GroupWriter:
                 acc = self.accumulators[v]
                 value = acc.load(self.values.get(m.refs[0], v.args[0], None))
                 sums.append((self.sums[v], acc.joined([self.sums[v], value])))
-        guard = _both(self.first_lane(), self.live)
+        guard = _both(self.first_lane(), self.always)
         for buffer, value in stores:
             b.store(buffer, self.at, value, guard)
         for s, value in sums:
@@ -537,12 +564,11 @@ def write_kernel(
     writers = [w for w, _ in parts]
     names = dict.fromkeys(v.name for w in writers for v in w.members)
     groups = sum(w.mapping.workgroups for w in writers)
-    sizes = [v.size for w in writers for v in (*w.inputs(), *w.task.wanted)]
     scratch: dict[DType, int] = {}
     for w in writers:
         w.place_behind(scratch)
     threads = max(w.mapping.threads for w in writers)
-    index = machine.index_for(*sizes, *scratch.values(), groups * threads)
+    index = index_of(writers, scratch, machine)
     head = "fused" if len(writers) == 1 else "batch"
     b = Builder(name or " ".join([head, *names]), index, groups, threads, bool(name))
     over = {x: v for _, pairs in parts for x, v in pairs.items()}
@@ -566,8 +592,3 @@ def write_kernel(
             w.write(b, b.let(b.group - first), bound)
         first = last
     return GroupKernel(optimised(verified_in_tests(b.finish())), [*read], [*outputs, *sums], over)
-
-
-def padded(size: int, machine: Machine) -> int:
-    """The elements that may be read: a vector may reach beyond the last."""
-    return -(-size // 4) * 4 if machine.padded else size

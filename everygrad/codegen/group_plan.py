@@ -79,13 +79,14 @@ def _mapping(
         vector = 1
     if not row:
         return group_threads.flat(
-            group.size, machine, vector, "total" in kinds, has_functions(members.values())
-        )
+            group.size, machine, vector, "total" in kinds, has_functions(members.values()),
+            _reads_in_order(layout),
+        )  # fmt: skip
     rows = group.size // row
     if is_by_rows(members):
         return group_threads.by_rows(
             rows, row, len(members), machine, vector, "total" in kinds, "columns" in kinds,
-            any(map(_is_across, layout.stores.values())),
+            any(map(_is_across, layout.stores.values())), min(_read_sizes(members), default=4),
         )  # fmt: skip
     choose = group_threads.split_rows if "rows" in kinds else group_threads.by_columns
     return choose(rows, row, machine, vector)
@@ -97,12 +98,21 @@ def _is_across(at: StridedAccess) -> bool:
     return 0 < across < min((abs(s) for s in at.columns if s), default=0)
 
 
+def _read_sizes(members: dict[Value, Member]) -> list[int]:
+    """Bytes of the elements that are read one for each column."""
+    refs = (r for m in members.values() if m.level == "full" for r in m.refs)
+    return [r.value.dtype.itemsize for r in refs if isinstance(r, Load)]
+
+
 def _vector(members: dict[Value, Member], machine: Machine) -> int:
     """The elements of a vector, by the widest value that is read or computed whole."""
-    full = [m for m in members.values() if m.role == "full"]
-    sizes = [m.value.dtype.itemsize for m in full]
-    sizes += [r.value.dtype.itemsize for m in full for r in m.refs if isinstance(r, Load)]
-    return machine.vector_of(max(sizes, default=4))
+    sizes = [m.value.dtype.itemsize for m in members.values() if m.role == "full"]
+    return machine.vector_of(max([*sizes, *_read_sizes(members)], default=4))
+
+
+def _reads_in_order(layout: GroupLayout) -> bool:
+    """Whether neighbours are neighbours in every operand, or the same element."""
+    return all(at.columns[-1] in (0, 1) for at in layout.loads.values() if at.columns)
 
 
 def may_overwrite(writer: GroupWriter, x: Value, v: Value) -> bool:

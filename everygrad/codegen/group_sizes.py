@@ -2,19 +2,22 @@
 
 Where sizes are open, they are arguments of the launch, and tasks of one form have one text. So
 nothing but what is in the form may decide what is written. In the tests every kernel that is taken
-for its form is written again and compared (`backends.webgpu.kernels.single_op`).
+for its form is written again and compared (`codegen.kernel_texts`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from everygrad.codegen.group_sums import stage_threads
 from everygrad.codegen.group_values import vector_operands
 from everygrad.compiler.groups import Member, Number
 
 if TYPE_CHECKING:
     from everygrad.codegen.group import GroupWriter
+    from everygrad.codegen.machine import Machine
+    from everygrad.dtypes import DType
 
 
 def sizes_of(writer: GroupWriter) -> dict[Hashable, int]:
@@ -39,7 +42,9 @@ def form_of(writer: GroupWriter) -> Hashable:
     buffers = {v: k for k, v in enumerate(writer.inputs())}
     loads = tuple((buffers.get(r.value), r in vectors, o.form()) for r, o in operands.items())
     loads += tuple((numbers[v], False, o.form()) for v, o in writer.stores.items())
-    sums = tuple(p.form(writer.machine) for p in writer.partial_sums.values())
+    parts, machine = [*writer.partial_sums.values()], writer.machine
+    threads = stage_threads(parts, machine)
+    sums = tuple(p.form(machine, threads) for p in parts)
     return (writer.mapping.form(), members, wanted, loads, sums)
 
 
@@ -61,4 +66,18 @@ def _member(writer: GroupWriter, m: Member, numbers: dict[Any, int]) -> Hashable
         body = (writer.kind(v), is_direct, v.size > 1, count)
     elif v.op.indexed_load:
         body = v.args[0].shape[v.params["axis"]]
-    return (v.op, body, m.role, m.level, dtypes, *refs)
+    return (v.op, body, m.role, m.level, v in writer.task.exact, dtypes, *refs)
+
+
+def index_of(writers: Sequence[GroupWriter], scratch: dict[DType, int], machine: Machine) -> DType:
+    """The dtype of a kernel's indices."""
+    sizes = [v.size for w in writers for v in (*w.inputs(), *w.task.wanted)]
+    sizes += [w.mapping.rows * w.mapping.length for w in writers]
+    groups = sum(w.mapping.workgroups for w in writers)
+    threads = max(w.mapping.threads for w in writers)
+    return machine.index_for(*sizes, *scratch.values(), groups * threads)
+
+
+def padded(size: int, machine: Machine) -> int:
+    """The elements that may be read: a vector may reach beyond the last."""
+    return -(-size // 4) * 4 if machine.padded else size

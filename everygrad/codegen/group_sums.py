@@ -18,7 +18,11 @@ from everygrad.codegen.verify import verified_in_tests
 from everygrad.compiler.accumulate import identity
 from everygrad.compiler.expr import Expr, call
 from everygrad.compiler.ir import Value
+from everygrad.compiler.thresholds import edge
 from everygrad.dtypes import DType
+
+# partial sums of an element from which groups have more threads for them
+_MANY = edge(__name__, "_MANY", 64, "count")
 
 
 class Accumulator:
@@ -85,9 +89,9 @@ class PartialSums(NamedTuple):
     outer: int
     number: int = 0
 
-    def form(self, machine: Machine) -> tuple[Hashable, ...]:
-        """What the text of the second stage says besides sizes."""
-        return (self.dtype, self.inner != self.many, _lanes(self, machine))
+    def form(self, machine: Machine, threads: int) -> tuple[Hashable, ...]:
+        """What the text of the second stage, of groups of so many threads, says besides sizes."""
+        return (self.dtype, self.inner != self.many, _lanes(self, machine, threads), threads)
 
     def sizes(self) -> dict[Hashable, int]:
         """Its sizes by name."""
@@ -113,24 +117,44 @@ class GroupKernel(NamedTuple):
     in_place: Pairs
 
 
-def _lanes(parts: PartialSums, machine: Machine) -> int:
+def stage_threads(sums: Sequence[PartialSums], machine: Machine) -> int:
+    """The threads of a group of the second stage: more than others have, where warps read
+    neighbouring elements and each has many partial sums."""
+    many = any(p.each == 1 and p.many > _MANY for p in sums)
+    return max(machine.threads, machine.most_threads) if many and machine.warp > 1 else (
+        machine.threads
+    )  # fmt: skip
+
+
+def _lanes(parts: PartialSums, machine: Machine, threads: int) -> int:
     """How many threads share an element."""
-    few = 4 if parts.value.size >= machine.threads else 1
-    return max(1, min(machine.threads, power_of_two(parts.many) // few))
+    size = parts.value.size
+    few = 4 if size >= machine.threads else 1
+    lanes = max(1, min(threads, power_of_two(parts.many) // few))
+    if machine.warp > 1 and parts.each == 1:  # a warp reads neighbours
+        lanes = min(lanes, threads // min(machine.warp, power_of_two(size)))
+    return lanes
 
 
-def _groups(parts: PartialSums, machine: Machine) -> int:
-    return -(-parts.value.size * _lanes(parts, machine) // machine.threads)
+def _groups(parts: PartialSums, machine: Machine, threads: int) -> int:
+    return -(-parts.value.size * _lanes(parts, machine, threads) // threads)
 
 
 def stage_bounds(sums: Sequence[PartialSums], machine: Machine) -> dict[Hashable, int]:
     """The groups of the second stage that each of these has: the first, and the one behind."""
     made: dict[Hashable, int] = {}
-    behind = 0
+    behind, threads = 0, stage_threads(sums, machine)
     for p in sums:
         made["first group", p.number] = behind
-        behind = made["group behind", p.number] = behind + _groups(p, machine)
+        behind = made["group behind", p.number] = behind + _groups(p, machine, threads)
     return made
+
+
+def index_of_sums(
+    sums: Sequence[PartialSums], scratch: dict[DType, int], machine: Machine
+) -> DType:
+    """The dtype of a second stage's indices, and of the numbers that means are divided by."""
+    return machine.index_for(*scratch.values(), *(p.value.args[0].size for p in sums))
 
 
 def second_stage(
@@ -140,10 +164,10 @@ def second_stage(
     """One kernel for all these: each final has some of its groups. A single one may have a text
     without sizes."""
     bounds = stage_bounds(sums, machine)
-    groups = max(bounds.values())
+    groups, threads = max(bounds.values()), stage_threads(sums, machine)
     values = [p.value for p in sums]
-    index = machine.index_for(*scratch.values(), *(v.size for v in values))
-    b = Builder(f"finish {name}", index, groups, machine.threads, open_sizes)
+    index = index_of_sums(sums, scratch, machine)
+    b = Builder(f"finish {name}", index, groups, threads, open_sizes)
     used = {p.dtype for p in sums}
     read = {d: b.buffer(f"sums_{d}", d, n) for d, n in scratch.items() if d in used}
     outputs = [b.buffer(f"o{n}", v.dtype, v.size, True) for n, v in enumerate(values)]
@@ -162,12 +186,12 @@ def _one(
     p: PartialSums, b: Builder, group: Expr, source: Buffer, out: Buffer, machine: Machine
 ) -> None:
     acc = Accumulator(p.value, ("terms", p.number))
-    lanes, sizes = _lanes(p, machine), p.sizes()
+    lanes, sizes = _lanes(p, machine, b.threads), p.sizes()
 
     def size(name: str) -> Expr:
         return b.size(sizes[name, p.number], (name, p.number))
 
-    width = machine.threads // lanes
+    width = b.threads // lanes
     x, y = b.let(b.thread % width), b.let(call("floordiv", b.thread, width))
     e = b.let(group * width + x)
     inside = call("lt", e, size("elements"))

@@ -133,7 +133,8 @@ class Operand:
         if self.load.step is not None and (self.load.step % n or not steady_index):
             return False
         over = (axis.step for axis in self.axes["rows"])
-        return not any(s % n for s in (*self.steps[:-1], *over, self.access.offset))
+        first = self.load.value.params.get("first", 0)  # of memory that others may have allocated
+        return not any(s % n for s in (*self.steps[:-1], *over, self.access.offset, first))
 
     def form(self) -> Hashable:
         """What the text of its loads says besides sizes."""
@@ -267,6 +268,14 @@ class Values:
             made = self.read(ref, u or 0) if isinstance(ref, Load) else self.member(ref, u)
             self.of_element[key] = made
         return self.of_element[key]
+
+    def fetch(self, loads: Sequence[Load], takes: Sequence[int]) -> None:
+        """Read the elements of these takes now."""
+        for r in loads:
+            if r.step is None and r not in self.of_row:
+                for take in takes:
+                    for part in range(self.vector):
+                        self.get(r, r.value, take * self.vector + part)
 
     def element(self, o: Operand, at: Expr) -> Expr:
         """One element of an operand; that of a range is computed."""

@@ -15,10 +15,12 @@ class Machine(NamedTuple):
     busy: no more than a group has where a device is simulated, and barriers are what costs;
     `in_flight` how many independent chains of operations hide the latency of one.
 
-    `shared_bytes` are those of a group; `most_threads`: of a group that shares one long row, where
-    that may have more. `vector_bytes`: of one load or store; None: four elements, whatever they
-    are. `word`: bytes that have an address. `padded`: elements behind the last one may be read and
-    written, so that vectors need not end with an array.
+    `warp`: threads that reduce without a barrier; 1: every reduction has one. `most_held`: elements
+    of a row that a thread keeps in registers. `shared_bytes` are those of a group; `most_threads`:
+    of a group that shares one long row, where that may have more. `vector_bytes`: of one load or
+    store; None: four elements, whatever they are. `word`: bytes that have an address. `padded`:
+    elements behind the last one may be read and written, so that vectors need not end with an
+    array.
 
     `grain`: elements of a core's block of work. `most_groups`: no more groups are launched, and
     threads go through what is left; 0: any number. `checks_apart`: values are checked by kernels of
@@ -35,6 +37,8 @@ class Machine(NamedTuple):
     wide_index: DType | None  # beyond that; None: refused before
     parallel: int = 1
     in_flight: int = 1
+    warp: int = 1
+    most_held: int = 16
     shared_bytes: int = 1 << 14
     most_threads: int = 0
     vector_bytes: int | None = None

@@ -1,6 +1,6 @@
 """Graphs of one op on arrays: how an eager op of a GPU becomes a fused group.
 
-Inputs are the storages of the arrays, and arrays are views of them. The axes of a reduction, or of
+Inputs are the memory of the arrays, and arrays are views of it. The axes of a reduction, or of
 rows, are moved to where a group can have them; no element is.
 """
 
@@ -17,8 +17,8 @@ from everygrad.compiler.ir import Graph, Value
 from everygrad.compiler.row_ops import row_op
 from everygrad.compiler.thresholds import edge
 from everygrad.compiler.views import strided
-from everygrad.core.shapes import Shape, size_of
-from everygrad.core.strides import collapse, is_row_major, row_major
+from everygrad.core.shapes import Shape, broadcast, size_of
+from everygrad.core.strides import broadcast_strides, collapse, is_row_major, row_major
 from everygrad.dtypes import DType
 
 # results up to which threads share them, and elements from which that pays
@@ -67,7 +67,7 @@ def cast_program(source: DType, target: DType) -> Program:
 
 class ArrayView(NamedTuple):
     """An array: an offset and strides in one of the op's storages, which has at least `end`
-    elements."""
+    elements and begins `first` elements behind where a vector may."""
 
     dtype: DType
     shape: Shape
@@ -75,6 +75,7 @@ class ArrayView(NamedTuple):
     offset: int
     storage: int
     end: int
+    first: int = 0
 
     def along(self, axes: Shape) -> _Axes:
         """Some of its axes, merged where one stride covers several."""
@@ -95,13 +96,15 @@ class _Axes(NamedTuple):
 
 
 class OpGraph(NamedTuple):
-    """A graph of one op, the arrays it takes, which of their storages its inputs are, and the
-    strides of its result, where that is not stored in order."""
+    """A graph of one op, the arrays it takes, which of their storages its inputs are, the strides
+    of its result in memory, where that is not stored in order, and the shape and strides by which
+    the result is seen, where its axes were moved."""
 
     graph: Graph
     arrays: list[Value]
     storages: tuple[int, ...]
     strides: Shape | None = None
+    seen: tuple[Shape, Shape] | None = None
 
 
 def _graph_on(arrays: Sequence[ArrayView], views: Sequence[tuple[Shape, Shape]]) -> OpGraph:
@@ -111,6 +114,8 @@ def _graph_on(arrays: Sequence[ArrayView], views: Sequence[tuple[Shape, Shape]])
         key = (a.storage, a.dtype)
         ends[key] = max(ends.get(key, 0), a.end)
     bases = {key: graph.input((end,), key[1]) for key, end in ends.items()}
+    for a in arrays:
+        bases[a.storage, a.dtype].params["first"] = a.first
     taken = [
         strided(bases[a.storage, a.dtype], shape, strides, a.offset)
         for a, (shape, strides) in zip(arrays, views, strict=True)
@@ -118,17 +123,35 @@ def _graph_on(arrays: Sequence[ArrayView], views: Sequence[tuple[Shape, Shape]])
     return OpGraph(graph, taken, tuple(storage for storage, _ in bases))
 
 
-def elementwise(name: str, program: Program, arrays: Sequence[ArrayView]) -> OpGraph:
-    """A scalar program over arrays that broadcast."""
-    op = _graph_on(arrays, [(a.shape, a.strides) for a in arrays])
+def elementwise(
+    name: str, program: Program, arrays: Sequence[ArrayView], in_order: bool = True
+) -> OpGraph:
+    """A scalar program over arrays that broadcast. Unless its result must be `in_order`, it has the
+    axis order of the largest array, so that permuted arrays stay permuted for free."""
+    shape = broadcast(name, *(a.shape for a in arrays))
+    strides = [broadcast_strides(a.shape, a.strides, shape) for a in arrays]
+    order = range(len(shape)) if in_order else _memory_order(shape, strides)
+    sizes = tuple(shape[a] for a in order)
+    op = _graph_on(arrays, [(sizes, tuple(s[a] for a in order)) for s in strides])
     op.graph.outputs = [op.graph.call(ScalarOp(name, program), op.arrays, {})]
-    return op
+    steps = dict(zip(order, row_major(sizes), strict=True))
+    return op._replace(seen=(shape, tuple(steps[a] for a in range(len(shape)))))
 
 
-def reduction(op: OpFacts, x: ArrayView, axes: Shape) -> OpGraph:
+def _memory_order(shape: Shape, strides: Sequence[Shape]) -> Sequence[int]:
+    """The axes from the outermost in memory to the innermost, by the first array that is as large
+    as the result."""
+    axes = range(len(shape))
+    for steps in strides:
+        if all(s or n == 1 for n, s in zip(shape, steps, strict=True)):
+            return sorted(axes, key=lambda a: -abs(steps[a]) if shape[a] != 1 else 0)
+    return axes
+
+
+def reduction(op: OpFacts, x: ArrayView, axes: Shape, simulated: bool = False) -> OpGraph:
     """Of a view that has the reduced axes last or first, as rows or columns are near in memory."""
     kept, gone = x.along(tuple(a for a in range(len(x.shape)) if a not in axes)), x.along(axes)
-    shares = _shares_rows(kept, gone)
+    shares = _shares_rows(kept, gone, simulated)
     first, last = (kept, gone) if shares else (gone, kept)
     made = _graph_on([x], [(first.shape + last.shape, first.strides + last.strides)])
     begin = len(kept.shape) if shares else 0
@@ -138,27 +161,32 @@ def reduction(op: OpFacts, x: ArrayView, axes: Shape) -> OpGraph:
     return made
 
 
-def _shares_rows(kept: _Axes, gone: _Axes) -> bool:
+def _shares_rows(kept: _Axes, gone: _Axes, simulated: bool) -> bool:
     """Whether threads share the elements of a result: where these are nearer to each other than
-    those of different results, or results are few."""
+    those of different results. Or results are few, where a device is simulated and reads nothing
+    for a neighbour."""
     if size_of(kept.shape) == 1 or not kept.nearest or gone.nearest <= kept.nearest:
         return True
-    return size_of(kept.shape) < _FEW <= size_of(gone.shape)
+    return simulated and size_of(kept.shape) < _FEW <= size_of(gone.shape)
 
 
-def along_rows(name: str, arrays: Sequence[ArrayView], axes: Shape, eps: float) -> OpGraph:
-    """An op along the rows that these axes make, of views that have them last. A result of halves
-    is float32 where they are not stored as whole words."""
+def along_rows(
+    name: str, arrays: Sequence[ArrayView], axes: Shape, eps: float, whole_words: bool = False
+) -> OpGraph:
+    """An op along the rows that these axes make, of views that have them last. Halves are computed
+    in float32; `whole_words`: so is their result, where they are not stored as whole words."""
     shape, dtype = arrays[0].shape, arrays[0].dtype
     order = (*(a for a in range(len(shape)) if a not in axes), *axes)
     sizes = tuple(shape[a] for a in order)
     op = _graph_on(arrays, [(sizes, tuple(x.strides[a] for a in order)) for x in arrays])
     graph, steps = op.graph, tuple(row_major(shape)[a] for a in order)
     places = tuple(range(len(shape) - len(axes), len(shape)))
-    given = [_converted(graph, x, dtypes.float32) for x in op.arrays]
+    wide = dtype if dtype is dtypes.float64 else dtypes.float32
+    given = [_converted(graph, x, wide) for x in op.arrays]
     out = row_op(graph, name, given, places, eps)
     in_order = is_row_major(sizes, steps)
-    if in_order and size_of(tuple(shape[a] for a in axes)) % _WORD == 0:
+    by_words = in_order and size_of(tuple(shape[a] for a in axes)) % _WORD == 0
+    if by_words or not whole_words:
         out = _converted(graph, out, dtype)
     graph.outputs = [out]
     return op if in_order else op._replace(strides=steps)

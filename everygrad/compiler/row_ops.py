@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from everygrad import dtypes
 from everygrad.compiler.ir import Graph, Value
 from everygrad.core.context import records
 from everygrad.core.shapes import Shape
+from everygrad.dtypes import DType
 
 
 class _Rows:
     """Writes the ops of a graph along some axes."""
 
-    def __init__(self, graph: Graph, axes: Shape, eps: float) -> None:
+    def __init__(self, graph: Graph, axes: Shape, eps: float, dtype: DType) -> None:
         self.graph, self.axes = graph, axes
-        self.eps = graph.full((), eps, dtypes.float32)
-        self.one = graph.full((), 1.0, dtypes.float32)
+        self.eps = graph.full((), eps, dtype)
+        self.one = graph.full((), 1.0, dtype)
 
     def call(self, name: str, *args: Value) -> Value:
         return self.graph.call(records.by_name[name], args, {})
@@ -79,5 +79,5 @@ ROW_OPS: dict[str, Callable[..., Value]] = {
 
 
 def row_op(graph: Graph, name: str, args: Sequence[Value], axes: Shape, eps: float) -> Value:
-    """The result of an op of this name along axes of float32 values."""
-    return ROW_OPS[name](_Rows(graph, axes, eps), *args)
+    """The result of an op of this name along axes of values of one dtype."""
+    return ROW_OPS[name](_Rows(graph, axes, eps, args[0].dtype), *args)

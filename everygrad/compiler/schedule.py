@@ -308,6 +308,19 @@ class Passes:
         """What pass k produces."""
         return [m for v, m in self.members.items() if self.in_pass(v) and self.stages[v] == k]
 
+    def loads(self, roots: Sequence[Member]) -> list[Load]:
+        """What a pass reads to produce these, element by element."""
+        found: dict[Load, None] = {}
+        todo, seen = list(roots), {m.value for m in roots}
+        for m in todo:
+            for r in m.refs:
+                if isinstance(r, Load):
+                    found[r] = None
+                elif isinstance(r, Value) and r not in seen and self.members[r].role == "full":
+                    seen.add(r)
+                    todo.append(self.members[r])
+        return list(found)
+
     def of_rows(self, k: int) -> list[Value]:
         """The elementwise values of the row that can be computed before pass k."""
         return [v for v, m in self.members.items() if m.role == "row" and self.stages[v] == k]

@@ -24,7 +24,7 @@ from safetensors.numpy import load_file
 import everygrad as eg
 from everygrad import dtypes, nn
 from everygrad.backends import base
-from everygrad.backends.webgpu.kernels.single_op import SingleOps
+from everygrad.backends.webgpu.kernels.single_op import LaunchCache
 from everygrad.errors import ArgumentError, EverygradError
 from everygrad.io import export_web
 from everygrad.ops.record.spec import REGISTRY
@@ -318,7 +318,7 @@ def written(ops: list[Any]) -> dict[str, str]:
     dev: Any = base.get(DEVICE)
     sources: dict[str, str] = {}
     with pytest.MonkeyPatch.context() as patch, dev.gpu.lock:
-        patch.setattr(dev, "single_ops", SingleOps())
+        patch.setattr(dev, "launch_cache", LaunchCache())
         patch.setattr(dev.gpu, "pipeline", lambda name, text, *_: sources.setdefault(text, name))
         patch.setattr(dev.gpu, "record", lambda kernel, blocks: None)
         for op, dtype in itertools.product(ops, (*MIXED, dtypes.float32)):

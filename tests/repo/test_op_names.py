@@ -41,8 +41,6 @@ REMAINING = {
         "backends/cuda/graph/epilogues.py",
         "getattr(v.facts.derivative_of, 'epilogue', None) in _WITH_AUX",
     ): "cuBLASLt's names of epilogues",
-    ("backends/webgpu/kernels/single_op.py", "'softmax' in name"): "fills the kernel registry",
-    ("backends/cuda/graph/rewriting.py", "v.name == _SLOPES"): "chooses between two kernels",
     ("nn/functional.py", "_name not in _HELPERS"): "names of Python functions in this module",
     ("tools/accuracy.py", "name == 'pow'"): "a row of a table of accuracies, not an op",
     ("tools/accuracy.py", "name in ENDS_IN_ARITHMETIC"): "the same",

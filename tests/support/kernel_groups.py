@@ -28,7 +28,9 @@ GPU = Machine(
 MACHINES = {
     "gpu": GPU,
     "simulated": GPU._replace(parallel=1),
-    "vectors of 16 bytes": GPU._replace(vector_bytes=16, padded=False, most_threads=32),
+    "vectors of 16 bytes": GPU._replace(
+        vector_bytes=16, padded=False, most_threads=32, warp=4, most_held=32
+    ),
 }
 _ERROR = {8: 1e-12, 4: 2e-5, 2: 3e-2}
 

@@ -30,7 +30,7 @@ from everygrad.backends.webgpu.kernels import (
     scan,
     single_op,
 )
-from everygrad.backends.webgpu.kernels.single_op import SingleOps
+from everygrad.backends.webgpu.kernels.single_op import LaunchCache
 from everygrad.backends.webgpu.source.word_layout import byte_size, layout
 from everygrad.compiler.expr import Program
 from everygrad.compiler.facts import OpFacts
@@ -57,7 +57,7 @@ class WebGPU(GpuBackend):
         super().__init__(device)
         self.wanted = wanted
         self._gpu: Gpu | None = None
-        self.single_ops = SingleOps()
+        self.launch_cache = LaunchCache()
         self.kernels: dict[str, Callable[..., Any]] = {
             name: partial(fn, self) for name, fn in registry.KERNELS.items()
         }
@@ -67,7 +67,7 @@ class WebGPU(GpuBackend):
         """The open device; a lost one is opened again."""
         if self._gpu is None or self._gpu.lost is not None:
             self.made.clear()
-            self.single_ops.clear()
+            self.launch_cache.clear()
             self._gpu = Gpu(find_adapter(self.wanted))
         return self._gpu
 

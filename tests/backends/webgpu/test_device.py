@@ -46,7 +46,7 @@ def limits(**lowered: int) -> Iterator[None]:
     """The device as if it granted less."""
     held = backend().gpu.limits
     kept = {name: getattr(held, name) for name in lowered}
-    backend().single_ops.clear()
+    backend().launch_cache.clear()
     for name, value in lowered.items():
         setattr(held, name, value)
     try:
@@ -54,7 +54,7 @@ def limits(**lowered: int) -> Iterator[None]:
     finally:
         for name, value in kept.items():
             setattr(held, name, value)
-        backend().single_ops.clear()
+        backend().launch_cache.clear()
 
 
 # --- storage -------------------------------------------------------------------------------------

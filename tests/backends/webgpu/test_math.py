@@ -32,7 +32,7 @@ def arithmetic(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """How the device computes while a test runs."""
     with_arithmetic(request.param, monkeypatch)
     yield request.param
-    base.get("webgpu").single_ops.clear()
+    base.get("webgpu").launch_cache.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def quiet() -> Iterator[None]:
 
 def with_arithmetic(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     backend: Any = base.get("webgpu")
-    backend.single_ops.clear()
+    backend.launch_cache.clear()
     if mode != "own":
         real = backend.gpu._compile
 
@@ -84,13 +84,13 @@ def test_the_hostile_device_is_hostile(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not (on(small) * 0.5).numpy().any()
     monkeypatch.setitem(render.TABLE, "div", {"f": "{0} / {1}"})
     monkeypatch.setitem(render.LIBRARY, "sqrt_f", "fn sqrt_f(x: f32) -> f32 { return sqrt(x); }\n")
-    base.get("webgpu").single_ops.clear()
+    base.get("webgpu").launch_cache.clear()
     x, y = RNG.uniform(1, 2, (2, 10_000)).astype(np.float32)
     try:
         quotient, root = (on(x) / on(y)).numpy(), eg.sqrt(on(x)).numpy()
         tiny = (on(small) / on(small)).numpy()
     finally:
-        base.get("webgpu").single_ops.clear()
+        base.get("webgpu").launch_cache.clear()
     for got, exact, most in ((quotient, x / y.astype(float), 2.5), (root, x**0.5, 4.5)):
         off = np.abs(got - exact) / np.spacing(exact.astype(np.float32))
         assert most - 0.6 < off.max() <= most + 2.5  # the device itself may be off, as WGSL says

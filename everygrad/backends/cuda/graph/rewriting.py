@@ -9,6 +9,7 @@ v. So nothing is computed twice, and heads are merged and split by strides.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from everygrad import dtypes
@@ -80,7 +81,8 @@ class AttentionRewriter(Rewriter):
         self.packed: dict[Value, Value] = {}  # by old value: derivatives, and slices of them
         self.rules: dict[str, Callable[[Value, list[Value]], Value | None]] = {
             **dict.fromkeys(_ATTENTION, self.attention),
-            **dict.fromkeys((*_DERIVATIVES, _SLOPES), self.derivatives),
+            **dict.fromkeys(_DERIVATIVES, self.derivatives),
+            _SLOPES: partial(self.derivatives, alone=PACKED_SLOPES),
             _LOG_SUMS: self.log_sums,
             "slice": self.piece,
             "reshape": self.heads,
@@ -117,12 +119,16 @@ class AttentionRewriter(Rewriter):
             return None
         return self.graph.call(SAVED_LOG_SUMS, found, v.params, v.where, v.generation)
 
-    def derivatives(self, v: Value, args: list[Value]) -> Value | None:
+    def derivatives(
+        self, v: Value, args: list[Value], alone: BackendOp = PACKED_GRADS
+    ) -> Value | None:
+        """The derivatives by what the forward saved; `alone`: by what serves where it saved
+        nothing."""
         g, *inputs = args
         if not self.packs(*inputs[:3]) or not self.is_split(v, inputs[0].shape):
             return None
         saved = self.saved.get(_key(inputs, v.params))
-        op, given = PACKED_SLOPES if v.name == _SLOPES else PACKED_GRADS, args
+        op, given = alone, args
         if saved is not None:
             op, given = SAVED_GRADS, [g, *inputs[:3], saved, *inputs[3:]]
         found = self.packed[v] = self.graph.call(op, given, v.params, v.where, v.generation)

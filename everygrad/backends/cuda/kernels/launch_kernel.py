@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.source.kernel_render import render
-from everygrad.backends.cuda.source.writer import BLOCK, NARROW
+from everygrad.backends.cuda.source.writer import BLOCK, NARROW, grid
 from everygrad.codegen.copy import Layout, Lowered
 from everygrad.codegen.machine import Machine
 from everygrad.compiler.thresholds import edge
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from everygrad.backends.cuda.device import Cuda
 
 _THREADS = 2048  # of a multiprocessor, which keep it busy
+_HELD = edge(__name__, "_HELD", 32, "size")  # elements of a row in one thread's registers
 _SORTED = edge(__name__, "_SORTED", 2048, "size")  # keys that one block sorts in shared memory
 _SORTING = edge(__name__, "_SORTING", 1024, "size")  # threads of such a block
 
@@ -34,6 +34,10 @@ def machine(multiprocessors: int) -> Machine:
         wide_index=dtypes.uint64,
         parallel=multiprocessors * _THREADS,
         most_groups=grid(NARROW, multiprocessors),
+        warp=32,
+        most_held=_HELD,
+        shared_bytes=48 << 10,
+        most_threads=1024,
         vector_bytes=16,
         sorted_keys=_SORTED,
         sorting_threads=_SORTING,
@@ -54,7 +58,7 @@ def launch(dev: Cuda, key: Any, lower: Callable[[], Lowered], arrays: Sequence[C
         checks = written.pointers > len(lowered.kernel.buffers)
         pairs = zip(lowered.starts, arrays, strict=True)
         starts = tuple(start * a.dtype.itemsize for start, a in pairs)
-        plan = dev._keep(key, (dev.gpu.prepare(written), starts, checks))
+        plan = dev.keep(key, (dev.gpu.prepare(written), starts, checks))
     kernel, starts, checks = plan
     pointers = [a.ptr + start for a, start in zip(arrays, starts, strict=True)]
     if checks:

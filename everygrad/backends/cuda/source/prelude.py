@@ -223,9 +223,10 @@ template <class T> DEVICE T shuffle_xor(T x, int d) {  // of the lane whose numb
   return u.x;
 }
 // warp_reduce
-template <int G, class T, class F> DEVICE T warp_reduce(T x, F combine) {  // over G <= 32 threads
+template <int G, int S = 1, class T, class F>
+DEVICE T warp_reduce(T x, F combine) {  // over G threads of a warp, S apart
 #pragma unroll
-  for (int d = G / 2; d > 0; d /= 2) x = combine(x, shuffle_xor(x, d));
+  for (int d = G * S / 2; d >= S; d /= 2) x = combine(x, shuffle_xor(x, d));
   return x;
 }
 // block_reduce

@@ -183,10 +183,12 @@ def body(
     for i, inst in enumerate(program.insts):
         args = [names[a] for a in inst.args]
         sources = [program.insts[a].dtype for a in inst.args]
-        if inst.fn == "input":
-            text = inputs[inst.value]
-        elif inst.fn == "const":
-            text = constant(inst.value, inst.dtype)
+        if inst.fn in ("input", "const"):
+            is_input = inst.fn == "input"
+            text = inputs[inst.value] if is_input else f"({constant(inst.value, inst.dtype)})"
+            if i < last:
+                names.append(text)
+                continue
         elif i == last and inst.fn == "cast":
             text = cast(args[0], sources[0], inst.dtype, rounds=False)
         else:

@@ -19,6 +19,8 @@ BLOCK = edge(__name__, "BLOCK", 256, "size")
 # elements below which indices have 32 bits
 NARROW = edge(__name__, "NARROW", 1 << 30, "elements")
 
+_WAVES = edge(__name__, "_WAVES", 32, "count")  # blocks for each multiprocessor, at most
+
 
 class KernelText(NamedTuple):
     """All that a kernel's machine code depends on."""
@@ -36,7 +38,8 @@ class KernelParts(NamedTuple):
 
 
 class WrittenKernel(NamedTuple):
-    """A kernel with the values of its arguments, except the pointers."""
+    """A kernel with the values of its arguments, except the pointers. `divided`: which of its
+    numbers indices are divided by; what that takes (`magic`) stands behind the others."""
 
     text: KernelText
     pointers: int
@@ -45,6 +48,16 @@ class WrittenKernel(NamedTuple):
     grid: tuple[int, int, int]
     block: int
     parts: KernelParts | None = None
+    divided: tuple[int, ...] = ()
+
+    @property
+    def source(self) -> str:
+        return self.text.source
+
+    def resized(self, sizes: Sequence[int], groups: int) -> WrittenKernel:
+        """The same kernel for other sizes."""
+        more = (n for k in self.divided for n in magic(sizes[k]))
+        return self._replace(numbers=(*sizes, *more), grid=(groups, 1, 1))
 
 
 def is_wide(*extents: int) -> bool:
@@ -66,6 +79,17 @@ def divisor(n: int) -> tuple[int, int]:
     """
     shift = (n - 1).bit_length()
     return ((1 << 32) * ((1 << shift) - n)) // n + 1, shift
+
+
+def magic(n: int) -> tuple[int, int]:
+    """The numbers of `divisor` as arguments of a kernel."""
+    m, shift = divisor(n)
+    return m - (1 << 32) * (m >> 31), shift
+
+
+def grid(groups: int, multiprocessors: int) -> int:
+    """The number of blocks for so many threads' worth of work."""
+    return max(1, min(-(-groups // BLOCK), multiprocessors * _WAVES))
 
 
 class KernelWriter:
@@ -113,9 +137,8 @@ class KernelWriter:
             if self.wide:
                 lines.append(f"const {self.index} {above} = {rest} / {size};")
             else:
-                m, s = divisor(shape[k])
-                magic, shift = self.number(m - (1 << 32) * (m >> 31)), self.number(s)
-                lines.append(f"const i32 {above} = quotient({rest}, (u32){magic}, (u32){shift});")
+                m, shift = map(self.number, magic(shape[k]))
+                lines.append(f"const i32 {above} = quotient({rest}, (u32){m}, (u32){shift});")
             lines.append(f"const {self.index} {names[k]} = {rest} - {above} * {size};")
             rest = above
         lines.append(f"const {self.index} {names[0]} = {rest};")
