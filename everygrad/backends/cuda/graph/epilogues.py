@@ -273,8 +273,10 @@ class EpilogueFinder:
     def derivative_of_saved(self, d: Value) -> None:
         """The same, where gelu's input is a matrix in memory: its forward pass is another graph."""
         saved = _unshaped(d.args[1])
+        if not saved.shape or not d.shape:
+            return
         operand = _operand(saved, _rows(saved))
-        step = aux_step("dgelu", d.shape[-1]) if d.shape else 0
+        step = aux_step("dgelu", d.shape[-1])
         if operand is None or operand.strides != (step, 1) or operand.address % BIAS_ALIGNMENT:
             return
         base = view_of(saved).base
