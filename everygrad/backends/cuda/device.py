@@ -13,14 +13,7 @@ import numpy as np
 from everygrad import dtypes
 from everygrad.backends.base import Uploads
 from everygrad.backends.cuda import dlpack, registry
-from everygrad.backends.cuda.array import (
-    ALIGNED,
-    CudaArray,
-    LaunchPlan,
-    layout,
-    layout_of,
-    remember,
-)
+from everygrad.backends.cuda.array import CudaArray, LaunchPlan, layout_of, remember
 from everygrad.backends.cuda.cupy_interop import on_our_stream
 from everygrad.backends.cuda.driver.copy_stream import CopyStream
 from everygrad.backends.cuda.driver.driver import Driver
@@ -30,18 +23,18 @@ from everygrad.backends.cuda.graph import library_calls
 from everygrad.backends.cuda.graph.launch_cache import LaunchCache
 from everygrad.backends.cuda.graph.recording import recorder
 from everygrad.backends.cuda.graph.replay import Replay
-from everygrad.backends.cuda.kernels import copy_kernels, elementwise, multi_tensor, reduction
-from everygrad.backends.cuda.source.render import used_inputs
+from everygrad.backends.cuda.kernels import copy_kernels, multi_tensor, single_op
+from everygrad.backends.cuda.kernels.single_op import PlannedOp
+from everygrad.backends.cuda.source.kernel_render import render
 from everygrad.backends.cuda.source.writer import WrittenKernel
 from everygrad.backends.gpu import GpuBackend
 from everygrad.backends.strided_array import span
+from everygrad.codegen.kernel_texts import KernelTexts
 from everygrad.compiler.expr import Program
 from everygrad.compiler.facts import OpFacts
-from everygrad.core import shapes
 from everygrad.core.config import config
 from everygrad.core.protocols import UpdateRule
 from everygrad.core.shapes import Shape, size_of
-from everygrad.core.strides import broadcast_strides
 from everygrad.dtypes import FROM_NP, DType
 from everygrad.errors import DeviceError
 
@@ -63,6 +56,7 @@ class Cuda(GpuBackend):
         self.gpu = self.home = Gpu(device, driver)  # a recorder has its own `gpu`, this home
         self.multiprocessors: int = driver.multiprocessors
         self.plans: dict[Any, Any] = {}
+        self.texts = KernelTexts("cuda", render)
         self.launch_cache = LaunchCache()
         self.kernels: dict[str, partial[Any]] = {
             name: partial(fn, self) for name, fn in registry.KERNELS.items()
@@ -103,28 +97,28 @@ class Cuda(GpuBackend):
 
     def run(self, op: OpFacts, arrays: list[Any], params: dict[str, Any]) -> Any:
         kernel = self.kernels.get(op.name)
-        if kernel is None and op.family == "elementwise":
-            return self._run_elementwise(op, arrays, params)
-        if self.gpu is self.home:
+        if kernel is None:
+            if op.family == "elementwise":
+                return self._run_elementwise(op, arrays, params)
+            if op.family == "reduction":
+                return single_op.reduce(self, op, arrays[0], **params)
+            raise DeviceError(f"{op.name}: the cuda backend has no kernel for it")
+        if self.gpu is self.home and op.name not in single_op.KERNELS:
             launch = self.launch_cache.find(self, op, arrays, params)
             if launch is not None:
                 return launch.run(self, arrays)
-        if kernel is not None:
-            return kernel(*arrays, **params)
-        if op.family == "reduction":
-            return reduction.reduce(self, op.name, op.combine, arrays[0], mean=op.mean, **params)
-        raise DeviceError(f"{op.name}: the cuda backend has no kernel for it")
+        return kernel(*arrays, **params)
 
     def _run_elementwise(self, op: OpFacts, arrays: list[Any], params: dict[str, Any]) -> CudaArray:
         """An elementwise op, by the plan for arrays of these layouts."""
         key = (op, *params.items(), *[a.layout or layout_of(a) for a in arrays])
-        found = self.plans.get(key)
+        found: PlannedOp | None = self.plans.get(key)
         if found is not None:
-            return self._launch(found, arrays)
+            return found.run(self, arrays)
         program = op.program([FROM_NP[a.dtype] for a in arrays], params)
-        found = self._keep(key, self._find_plan(op.name, program, arrays, False))
-        out = self._launch(found, arrays)
-        if not params and out.storage is not None and len(found[3]) == len(arrays) <= 3:
+        found = self.keep(key, self._find_plan(op.name, program, arrays, False))
+        out = found.run(self, arrays)
+        if not params and out.storage is not None and found.is_plain and len(arrays) <= 3:
             self._remember(op, found, arrays)
         return out
 
@@ -132,67 +126,31 @@ class Cuda(GpuBackend):
         self, name: str, program: Program, arrays: Sequence[CudaArray], ordered: bool = False
     ) -> CudaArray:
         """A scalar program over arrays that broadcast; `ordered`: the result is contiguous."""
-        return self._launch(self._find_plan(name, program, arrays, ordered), arrays)
+        return self._find_plan(name, program, arrays, ordered).run(self, arrays)
 
     def _find_plan(
         self, name: str, program: Program, arrays: Sequence[CudaArray], ordered: bool
-    ) -> Any:
-        """The plan of a program on arrays of these shapes and strides, cached or new."""
-        places = [(a.shape, a.strides, a.ptr % ALIGNED) for a in arrays]
-        key = (id(program), ordered, *places)
-        found = self.plans.get(key)
-        return self._plan(key, name, program, arrays, ordered) if found is None else found
+    ) -> PlannedOp:
+        """The plan of a program on arrays of these layouts, cached or new; it holds the program, so
+        that no other gets its id."""
+        key = (id(program), ordered, *[a.layout or layout_of(a) for a in arrays])
+        found: PlannedOp | None = self.plans.get(key)
+        if found is None:
+            made = single_op.elementwise(self, name, program, arrays, ordered)
+            found = self.keep(key, made._replace(keep=(program, made.keep)))
+        return found
 
-    def _launch(self, found: Any, arrays: Sequence[CudaArray]) -> CudaArray:
-        kernel, shape, strides, used, dtype, size, _, result_layout = found
-        if kernel is None:
-            return CudaArray(self.device, shape, dtype, None)
-        storage = self.gpu.memory.take(size)
-        self.gpu.launch(kernel, *[arrays[k].ptr for k in used], storage.ptr)
-        made = CudaArray(self.device, shape, dtype, storage, 0, strides)
-        made.layout = result_layout
-        return made
-
-    def _remember(self, op: OpFacts, found: Any, arrays: Sequence[CudaArray]) -> None:
+    def _remember(self, op: OpFacts, found: PlannedOp, arrays: Sequence[CudaArray]) -> None:
         """Let later calls of the op on arrays of these layouts use `CudaArray.direct`. The plan is
         the real device's, even when this one records."""
-        kernel, shape, strides, _, dtype, size, _, result_layout = found
+        ((kernel, _),) = found.launches
         gpu = self.home
-        how = (gpu, kernel, gpu.memory.waiting_for(size), gpu.lock, kernel.put, kernel.buffer)
-        made = (self.device, shape, dtype, size, strides, result_layout)
+        how = (gpu, kernel, gpu.memory.waiting_for(found.size), gpu.lock, kernel.put, kernel.buffer)
+        made = (self.device, found.shape, found.dtype, found.size, found.strides, found.layout)
         remember(op, arrays, LaunchPlan(*how, *made))
 
-    def _plan(
-        self,
-        key: Any,
-        name: str,
-        program: Program,
-        arrays: Sequence[CudaArray],
-        ordered: bool,
-    ) -> Any:
-        """Make the plan of a program. It holds the program, so that no other gets its id."""
-        shape = shapes.broadcast(name, *(a.shape for a in arrays))
-        dtype = program.dtype
-        used = used_inputs(program)
-        kernel: Kernel | None = None
-        strides: Shape = ()
-        if size_of(shape):
-            at = elementwise.loop_nest(
-                shape, [broadcast_strides(a.shape, a.strides, shape) for a in arrays], ordered
-            )
-            given = [FROM_NP[a.dtype] for a in arrays]
-            places = [a.ptr % ALIGNED for a in arrays]
-            strides = at.out
-            kernel = self.gpu.prepare(
-                elementwise.write(name, program, given, at, places, self.multiprocessors)
-            )
-        size = size_of(shape) * dtype.itemsize
-        result_layout = layout(self.device, shape, strides, dtype.np)
-        return self._keep(
-            key, (kernel, shape, strides, used, dtype.np, size, program, result_layout)
-        )
-
-    def _keep(self, key: Any, found: Any) -> Any:
+    def keep(self, key: Any, found: Any) -> Any:
+        """A plan, cached by its key."""
         if len(self.plans) > _PLANS:
             self.plans.clear()
         self.plans[key] = found
@@ -201,7 +159,7 @@ class Cuda(GpuBackend):
     def planned(self, key: Any, write: Callable[[], WrittenKernel]) -> Kernel:
         """The cached kernel under `key`, written on first use."""
         found: Kernel | None = self.plans.get(key)
-        return self._keep(key, self.gpu.prepare(write())) if found is None else found
+        return self.keep(key, self.gpu.prepare(write())) if found is None else found
 
     def rewrite_all(
         self, rule: UpdateRule, given: Sequence[list[Any]]

@@ -12,20 +12,19 @@ from everygrad.backends.cuda.attention import attention
 from everygrad.backends.cuda.conv import channels_last, convolution, pooling
 from everygrad.backends.cuda.gemm import matmul
 from everygrad.backends.cuda.kernels import (
+    arg_reduce,
     copy_kernels,
     cross_entropy,
     gather,
     losses,
     recurrent,
-    reduction,
-    row_kernels,
     scan,
     scatter,
+    single_op,
     sort,
 )
-from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.solver import solver
-from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, grid, is_wide
 from everygrad.core.context import records
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import FROM_NP
@@ -128,11 +127,10 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "count_labels": cross_entropy.count_labels,
     "softmax_cross_entropy": cross_entropy.softmax_cross_entropy,
     "softmax_cross_entropy_vjp": cross_entropy.softmax_cross_entropy_vjp,
-    "prod": reduction.prod,
-    "argmax": lambda dev, x, axis, keepdims: reduction.arg(dev, True, x, axis, keepdims),
-    "argmin": lambda dev, x, axis, keepdims: reduction.arg(dev, False, x, axis, keepdims),
+    "argmax": lambda dev, x, axis, keepdims: arg_reduce.arg_reduce(dev, True, x, axis, keepdims),
+    "argmin": lambda dev, x, axis, keepdims: arg_reduce.arg_reduce(dev, False, x, axis, keepdims),
     **sort.KERNELS,
-    **row_kernels.KERNELS,
+    **single_op.KERNELS,
     **scan.KERNELS,
     **recurrent.KERNELS,
     **attention.KERNELS,

@@ -21,11 +21,11 @@ from everygrad.backends.cuda.driver.cudnn import (
 )
 from everygrad.backends.cuda.gemm.matmul import matmul
 from everygrad.backends.cuda.kernels.copy_kernels import contiguous, copied
-from everygrad.backends.cuda.kernels.elementwise import grid
-from everygrad.backends.cuda.kernels.reduction import reduce
+from everygrad.backends.cuda.kernels.single_op import reduce
 from everygrad.backends.cuda.source.c_types import RAW
-from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, grid, is_wide
 from everygrad.backends.strided_views import permute_dims, reshape
+from everygrad.compiler import array_graph
 from everygrad.core.shapes import Shape, size_of
 from everygrad.dtypes import FROM_NP, DType
 
@@ -135,7 +135,7 @@ def _to_weight(
     rows = reshape(dev, y, (*y.shape[:2], size_of(y.shape[2:])))
     columns = permute_dims(dev, _columns(dev, x, window), (0, 2, 1))
     parts = matmul(dev, rows, columns)  # of each image
-    return reshape(dev, reduce(dev, "sum", "add", parts, (0,), False), weight)
+    return reshape(dev, reduce(dev, array_graph.SUM, parts, (0,), False), weight)
 
 
 def _columns(dev: Cuda, x: CudaArray, window: Any) -> CudaArray:

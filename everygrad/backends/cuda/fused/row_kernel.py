@@ -13,18 +13,23 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from everygrad.backends.cuda.fused import online_softmax
-from everygrad.backends.cuda.fused.second_stage import PartialSums, cyclic_rows
-from everygrad.backends.cuda.fused.values import KernelTask, Values, accumulator_of, stored
-from everygrad.backends.cuda.kernels.elementwise import grid
-from everygrad.backends.cuda.kernels.reduction import ReductionLayout
+from everygrad.backends.cuda.fused.values import (
+    AliasingWriter,
+    KernelTask,
+    Values,
+    accumulator_of,
+    stored,
+    vector_of,
+)
 from everygrad.backends.cuda.source.c_types import LAYOUTS
-from everygrad.backends.cuda.source.writer import BLOCK, KernelWriter, WrittenKernel
+from everygrad.backends.cuda.source.writer import BLOCK, WrittenKernel, grid
+from everygrad.codegen.group_sums import PartialSums
 from everygrad.compiler.groups import Load, Member, Number
 from everygrad.compiler.ir import Value
 from everygrad.compiler.schedule import online_sums, was_rounded
 from everygrad.compiler.thresholds import edge
+from everygrad.dtypes import DType
 
-_BYTES = 16  # of one load or store
 # elements of a row that a thread retains, over all values
 _REGISTERS = edge(__name__, "_REGISTERS", 64, "size")
 _WAVES = 32  # blocks for each multiprocessor, at most
@@ -42,33 +47,13 @@ class FusedKernel(NamedTuple):
     inputs: list[Value]
     outputs: list[Value]
     partial_sums: list[PartialSums]
+    scratch: dict[DType, int]  # elements of partial sums
     in_place: bool  # one thread reads and writes each element, and nothing reads it later
     loops: Sequence[set[Any]] = ()  # what each loop reads and writes, where there are several
 
     def may_replace(self, v: Value, out: Value) -> bool:
         """Whether a result may overwrite an operand: no later loop reads that."""
         return not self.loops or any(v in loop and out in loop for loop in self.loops)
-
-
-class _AliasingWriter(KernelWriter):
-    """Results may alias operands, so no pointer is __restrict__."""
-
-    def pointer(self, type: str, name: str, written: bool = False) -> str:
-        self._pointers.append(f"{'' if written else 'const '}{type}* {name}")
-        return name
-
-
-def vector_of(task: KernelTask, flat: bool) -> int:
-    """How many neighbours a thread takes at once: 16 bytes of the widest array that is read or
-    written whole, if the row length divides."""
-    last, whole = task.columns[-1], task.row_count * task.length
-    sizes = [v.dtype.itemsize for v in task.wanted if task.members[v].role == "full"]
-    sizes += [r.value.dtype.itemsize for r in task.accesses if r.value.size == whole]
-    count = _BYTES // max(sizes, default=4)
-    ends_anywhere = flat and len(task.columns) == 1
-    while count > 1 and last % count and not (ends_anywhere and last > count):
-        count //= 2
-    return count
 
 
 class FusedKernelWriter:
@@ -87,10 +72,11 @@ class FusedKernelWriter:
         self.stages: dict[Value, int] = {}
         self._find_stages()
         self.partial_sums: dict[Value, PartialSums] = {}
+        self.scratch: dict[DType, int] = {}
         self.partials: dict[Value, int] = {}  # offsets in shared memory of a row's partial sums
         self.partials_size = 0
         names = "_".join(dict.fromkeys(v.name for v in task.members))
-        self.w = _AliasingWriter(f"fused_{names}"[:_NAME], False)
+        self.w = AliasingWriter(f"fused_{names}"[:_NAME], False)
 
     # --- passes ----------------------------------------------------------------------------------
 
@@ -137,7 +123,7 @@ class FusedKernelWriter:
             if v not in self.partial_sums:
                 w.pointer(LAYOUTS[v.dtype].memory, f"o{self.number(v)}", written=True)
         for v, p in self.partial_sums.items():
-            w.pointer(LAYOUTS[p.accumulator.total].memory, f"p{self.number(v)}", written=True)
+            w.pointer(LAYOUTS[p.dtype].memory, f"p{self.number(v)}", written=True)
         for v, acc in self.accumulators.items():
             n, kind, made = self.number(v), acc.kind, acc.combine("a", "b")
             w.add(f"auto j{n} = [&]({kind} a, {kind} b) -> {kind} {{ return {made}; }};")
@@ -148,10 +134,27 @@ class FusedKernelWriter:
     def declare_shared(self) -> None:
         self.w.add("__shared__ alignas(16) u32 shared[128];")
 
-    def add_partial_sums(self, v: Value, size: int, layout: ReductionLayout) -> None:
+    def add_partial_sums(
+        self, v: Value, many: int, each: int, step: int, inner: int = 0, outer: int = 0
+    ) -> None:
         """Note that a final has partial sums, where there are several."""
-        if layout.terms > 1:
-            self.partial_sums[v] = PartialSums(self.accumulators[v], size, layout)
+        if many > 1:
+            dtype, number = self.accumulators[v].total, len(self.partial_sums)
+            start = self.scratch.get(dtype, 0)
+            self.scratch[dtype] = start + many * v.size
+            self.partial_sums[v] = PartialSums(
+                v, dtype, start, many, each, step, inner or many, outer, number
+            )
+
+    def add_cyclic_rows(self, v: Value) -> None:
+        """The partial sums of rows: pieces of a row are neighbours, and the next row of the same
+        sum comes after those of all others."""
+        size, pieces = v.size, self.task.pieces
+        many = self.task.row_count // size
+        if pieces == 1:
+            self.add_partial_sums(v, many, 1, size)
+        else:
+            self.add_partial_sums(v, many, pieces, 1, pieces, size * pieces)
 
     def store_final(self, v: Value, value: str, place: str) -> str:
         """Store a final, or its partial sum number `place`."""
@@ -170,13 +173,15 @@ class FusedKernelWriter:
 
     def add_total_partial_sums(self, blocks: int) -> None:
         for v in self.of_kind("total"):
-            self.add_partial_sums(v, blocks, ReductionLayout((1,), (0,), (blocks,), (1,)))
+            self.add_partial_sums(v, blocks, 1, 1)
 
     def finish(self, blocks: int | tuple[int, int, int], block: int, in_place: bool) -> FusedKernel:
         written = self.w.finish(blocks, block)
         outputs = [v for v in self.task.wanted if v not in self.partial_sums]
         partial_sums = list(self.partial_sums.values())
-        return FusedKernel(written, self.values.inputs, outputs, partial_sums, in_place)
+        return FusedKernel(
+            written, self.values.inputs, outputs, partial_sums, self.scratch, in_place
+        )
 
     # --- elements ------------------------------------------------------------------------------
 
@@ -336,10 +341,9 @@ class FusedKernelWriter:
         blocks = max(1, min(-(-t.row_count // groups), limit))
         self.add_total_partial_sums(blocks)
         for v in self.of_kind("columns"):
-            n = t.length
-            self.add_partial_sums(v, blocks * n, ReductionLayout((n,), (1,), (blocks,), (n,)))
+            self.add_partial_sums(v, blocks, 1, t.length)
         for v in self.of_kind("rows"):
-            self.add_partial_sums(v, t.row_count, cyclic_rows(v.size, t.row_count, t.pieces))
+            self.add_cyclic_rows(v)
         if not held:
             self.online = online_sums(self.members)
             self._find_stages()
@@ -539,9 +543,8 @@ class FusedKernelWriter:
         )
         chunk = -(-t.row_count // (pieces * beside)) * beside
         pieces = -(-t.row_count // chunk)
-        n = t.length
         for v in self.of_kind("columns"):
-            self.add_partial_sums(v, pieces * n, ReductionLayout((n,), (1,), (pieces,), (n,)))
+            self.add_partial_sums(v, pieces, 1, t.length)
         self.add_total_partial_sums(pieces * columns)
         self.declare()
         self._down_rows(across, beside, chunk)

@@ -11,10 +11,11 @@ from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 from everygrad import dtypes
-from everygrad.backends.cuda.kernels.reduction import combined
-from everygrad.backends.cuda.source.c_types import HALVES, LAYOUTS, accumulator_dtype
+from everygrad.backends.cuda.source.c_types import HALVES, LAYOUTS
+from everygrad.backends.cuda.source.kernel_render import combined
 from everygrad.backends.cuda.source.render import body, cast, constant
-from everygrad.backends.cuda.source.writer import is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, is_wide
+from everygrad.codegen.group_sums import accumulator_dtype
 from everygrad.compiler.accumulate import identity
 from everygrad.compiler.groups import Load, Member, Number
 from everygrad.compiler.ir import Value
@@ -23,6 +24,7 @@ from everygrad.compiler.schedule import progression
 from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 
+_BYTES = 16  # of one load or store
 _LOW = re.compile(r"\b(normcdf|exp)\(")
 # elements that a thread retains from one pass to the next, prefetched ones included
 _MAX_RETAINED = edge(__name__, "_MAX_RETAINED", 64, "size")
@@ -51,6 +53,27 @@ class KernelTask(NamedTuple):
     @property
     def length(self) -> int:
         return size_of(self.columns)
+
+
+class AliasingWriter(KernelWriter):
+    """Results may alias operands, so no pointer is __restrict__."""
+
+    def pointer(self, type: str, name: str, written: bool = False) -> str:
+        self._pointers.append(f"{'' if written else 'const '}{type}* {name}")
+        return name
+
+
+def vector_of(task: KernelTask, flat: bool) -> int:
+    """How many neighbours a thread takes at once: 16 bytes of the widest array that is read or
+    written whole, if the row length divides."""
+    last, whole = task.columns[-1], task.row_count * task.length
+    sizes = [v.dtype.itemsize for v in task.wanted if task.members[v].role == "full"]
+    sizes += [r.value.dtype.itemsize for r in task.accesses if r.value.size == whole]
+    count = _BYTES // max(sizes, default=4)
+    ends_anywhere = flat and len(task.columns) == 1
+    while count > 1 and last % count and not (ends_anywhere and last > count):
+        count //= 2
+    return count
 
 
 def split(index: str, sizes: Shape, prefix: str, kind: str) -> tuple[list[str], list[str]]:
@@ -99,7 +122,7 @@ class Accumulator(NamedTuple):
 
 def accumulator_of(m: Member) -> Accumulator:
     v = m.value
-    dtype = accumulator_dtype(v.dtype)
+    dtype = accumulator_dtype(v.args[0].dtype)
     start = constant(identity(v.op.combine, dtype), dtype)
     count = size_of(m.shape) // v.size if v.op.mean else 0
     return Accumulator(v, dtype, LAYOUTS[dtype].register, start, count)

@@ -19,11 +19,6 @@ from everygrad.backends.cuda.array import CudaArray
 from everygrad.backends.cuda.driver.gpu import Kernel
 from everygrad.backends.cuda.fused import fused
 from everygrad.backends.cuda.fused.row_kernel import FusedKernel
-from everygrad.backends.cuda.fused.second_stage import (
-    PartialSums,
-    group_by_layout,
-    write_second_stage,
-)
 from everygrad.backends.cuda.graph import library_calls, merging
 from everygrad.backends.cuda.graph.epilogues import with_epilogues
 from everygrad.backends.cuda.graph.layouts import in_channels_last
@@ -38,6 +33,9 @@ from everygrad.backends.cuda.graph.segments import (
     segments_of,
 )
 from everygrad.backends.cuda.kernels import copy_kernels
+from everygrad.backends.cuda.kernels.launch_kernel import machine
+from everygrad.backends.cuda.source.kernel_render import render
+from everygrad.codegen.group_sums import second_stage
 from everygrad.compiler.fuse import fuse
 from everygrad.compiler.groups import Group, used_outside
 from everygrad.compiler.ir import Graph, Value
@@ -45,6 +43,7 @@ from everygrad.compiler.memory import Lifetime, Memory, plan
 from everygrad.compiler.schedule import fusable, under_extremes, without_strays
 from everygrad.compiler.thresholds import edge
 from everygrad.compiler.views import is_whole, view_of
+from everygrad.dtypes import DType
 from everygrad.errors import CompileError
 
 if TYPE_CHECKING:
@@ -125,33 +124,27 @@ class Replay:
         small = all(v in self.kept or v.nbytes <= merging.SMALL for v in made.outputs)
         prepare = rec.gpu.postpone if small else rec.gpu.prepare
         kernel = prepare(made.written)
-        for v in (*made.outputs, *(p.accumulator.value for p in made.partial_sums)):
+        for v in (*made.outputs, *(p.value for p in made.partial_sums)):
             self.made[v] = rec.empty(v.shape, v.dtype)
-        partials = {
-            p.accumulator.value: rec.empty((p.size,), p.accumulator.total)
-            for p in made.partial_sums
-        }
-        bound = [self.base(v) for v in (*made.inputs, *made.outputs)]
+        scratch = {dtype: rec.empty((n,), dtype) for dtype, n in made.scratch.items()}
+        bound = [self.base(v).ptr for v in (*made.inputs, *made.outputs)]
+        bound += [scratch[p.dtype].ptr + p.start * p.dtype.itemsize for p in made.partial_sums]
         if made.in_place:
             self.note_in_place(group, made)
-        rec.gpu.launch(kernel, *(a.ptr for a in (*bound, *partials.values())))
-        sets, others = group_by_layout(made.partial_sums)
-        for some in sets:
-            stage = write_second_stage(some)
-            bound = [*(partials[v] for v in stage.values), *(self.made[v] for v in stage.values)]
-            rec.gpu.launch(rec.gpu.postpone(stage.written), *(a.ptr for a in bound))
-        for p in others:
-            self.second_stage(p, partials[p.accumulator.value])
+        rec.gpu.launch(kernel, *bound)
+        if made.partial_sums:
+            self.second_stage(made, scratch)
 
-    def second_stage(self, p: PartialSums, array: CudaArray) -> None:
-        """Launch the second stage of one sum."""
-        rec = self.recorder
-        *between, (last, _) = p.second_stage()
-        for written, count in between:
-            partial = rec.empty((count,), p.accumulator.total)
-            rec.gpu.launch(rec.gpu.postpone(written), array.ptr, partial.ptr)
-            array = partial
-        rec.gpu.launch(rec.gpu.postpone(last), array.ptr, self.made[p.accumulator.value].ptr)
+    def second_stage(self, made: FusedKernel, scratch: dict[DType, CudaArray]) -> None:
+        """Launch the second stage of a kernel's sums."""
+        rec, numbers = self.recorder, machine(self.dev.multiprocessors)
+        name = made.written.text.name.rpartition("_")[0]
+        stage = second_stage(made.partial_sums, made.scratch, numbers, name, open_sizes=True)
+        bound = [
+            self.made[b] if isinstance(b, Value) else scratch[b]
+            for b in (*stage.reads, *stage.writes)
+        ]
+        rec.gpu.launch(rec.gpu.postpone(render(stage.kernel)), *(a.ptr for a in bound))
 
     def note_in_place(self, group: Group, made: FusedKernel) -> None:
         """Note which results of the next launch may reuse the memory of which of its operands."""

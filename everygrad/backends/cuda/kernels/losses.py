@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.source.c_types import LAYOUTS
-from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, grid, is_wide
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import FROM_NP
 

@@ -213,7 +213,7 @@ def rewrite(
         if any(type(a) is not CudaArray or a.device != dev.device for a in arrays):
             continue
         key = ("multi_tensor", rule, *[a.layout or layout_of(a) for a in arrays])
-        form = dev.plans[key] if key in dev.plans else dev._keep(key, _form(rule, arrays))
+        form = dev.plans[key] if key in dev.plans else dev.keep(key, _form(rule, arrays))
         if form is not None:
             jobs.setdefault(form, []).append(ParameterUpdate(number, arrays))
     for form, some in jobs.items():

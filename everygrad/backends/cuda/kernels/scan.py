@@ -33,7 +33,7 @@ def _scan(
     if plan is None:
         made = lowering.plan(op, dtype, shape, axis, machine(dev.multiprocessors), reverse)
         kernels = [(dev.gpu.prepare(render(e.kernel)), e.arrays) for e in made.launches]
-        plan = dev._keep(key, (kernels, made.temporaries))
+        plan = dev.keep(key, (kernels, made.temporaries))
     kernels, temporaries = plan
     held = [*given, out, *(dev.empty((count,), d) for d, count in temporaries)]
     for kernel, places in kernels:

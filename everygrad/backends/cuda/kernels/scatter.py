@@ -92,7 +92,7 @@ def sort_keys(dev: Cuda, keys: CudaArray) -> None:
     capacity = keys.shape[0]
     steps = dev.plans.get(("sort", capacity))
     if steps is None:
-        steps = dev._keep(
+        steps = dev.keep(
             ("sort", capacity), scatter_sorted.sorting(capacity, machine(dev.multiprocessors))
         )
     for number, step in enumerate(steps):

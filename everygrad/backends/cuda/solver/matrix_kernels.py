@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from everygrad import dtypes
 from everygrad.backends.cuda.array import CudaArray
-from everygrad.backends.cuda.kernels.elementwise import grid
 from everygrad.backends.cuda.source.c_types import LAYOUTS, RAW
-from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, is_wide
+from everygrad.backends.cuda.source.writer import KernelWriter, WrittenKernel, extent, grid, is_wide
 from everygrad.core.shapes import Shape, size_of
 from everygrad.core.strides import collapse, row_major
 from everygrad.dtypes import FROM_NP, DType
