@@ -20,7 +20,7 @@ from everygrad.backends import base
 from everygrad.backends.cuda.graph.replay import Replay
 from everygrad.backends.cuda.kernels.launch_kernel import machine
 from everygrad.backends.cuda.source.kernel_render import render
-from everygrad.codegen.group_plan import kernels_of
+from everygrad.codegen.groups.group_plan import kernels_of
 from everygrad.compiler.groups import Group
 from everygrad.compiler.ir import Value
 from everygrad.dtypes import DType

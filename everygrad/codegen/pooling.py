@@ -25,8 +25,8 @@ from everygrad.codegen.copy import (
     store_each,
     vectors,
 )
-from everygrad.codegen.group_sums import accumulator_dtype
-from everygrad.codegen.group_values import number
+from everygrad.codegen.groups.group_sums import accumulator_dtype
+from everygrad.codegen.groups.group_values import number
 from everygrad.codegen.kernel import Buffer, Builder, logical_and, where
 from everygrad.codegen.machine import Machine
 from everygrad.compiler.accumulate import identity

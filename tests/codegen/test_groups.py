@@ -15,9 +15,10 @@ from everygrad import dtypes, nn
 from everygrad._jit.pipeline import prepared
 from everygrad.backends.reference.evaluate import is_known
 from everygrad.backends.reference.interpreter import KernelError
-from everygrad.codegen import group_threads, show
-from everygrad.codegen.group import GroupWriter, write_kernel
-from everygrad.codegen.group_plan import assign_in_place, kernels_of, task_of
+from everygrad.codegen import show
+from everygrad.codegen.groups import group_threads
+from everygrad.codegen.groups.group import GroupWriter, write_kernel
+from everygrad.codegen.groups.group_plan import assign_in_place, kernels_of, task_of
 from everygrad.compiler.ir import Graph, reachable
 from everygrad.compiler.row_ops import row_op
 from everygrad.compiler.views import strided

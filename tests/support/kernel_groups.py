@@ -12,8 +12,8 @@ from everygrad import dtypes
 from everygrad._jit.pipeline import prepared
 from everygrad.backends.reference import interpreter
 from everygrad.backends.reference.evaluate import evaluate
-from everygrad.codegen.group_plan import kernels_of
-from everygrad.codegen.group_sums import GroupKernel
+from everygrad.codegen.groups.group_plan import kernels_of
+from everygrad.codegen.groups.group_sums import GroupKernel
 from everygrad.codegen.machine import Machine
 from everygrad.compiler.fuse import fuse
 from everygrad.compiler.groups import Group, used_outside

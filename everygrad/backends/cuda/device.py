@@ -29,7 +29,7 @@ from everygrad.backends.cuda.source.kernel_render import render
 from everygrad.backends.cuda.source.writer import WrittenKernel
 from everygrad.backends.gpu import GpuBackend
 from everygrad.backends.strided_array import span
-from everygrad.codegen.kernel_texts import KernelTexts
+from everygrad.codegen.groups.kernel_texts import KernelTexts
 from everygrad.compiler.expr import Program
 from everygrad.compiler.facts import OpFacts
 from everygrad.core.config import config

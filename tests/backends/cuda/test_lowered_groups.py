@@ -16,7 +16,7 @@ from everygrad._jit.pipeline import prepared
 from everygrad.backends import base
 from everygrad.backends.cuda.driver import nvrtc
 from everygrad.backends.cuda.source.prelude import with_library
-from everygrad.codegen import group_threads
+from everygrad.codegen.groups import group_threads
 from tests.backends.cuda.test_fused import FORMS, QUICK, SHAPES
 
 DRY = "cuda:dry"

@@ -20,8 +20,8 @@ from everygrad._jit.pipeline import prepared
 from everygrad.backends import base
 from everygrad.backends.webgpu.fused import fused
 from everygrad.backends.webgpu.source.machine import machine_of
-from everygrad.codegen.group import GroupWriter
-from everygrad.codegen.group_plan import task_of
+from everygrad.codegen.groups.group import GroupWriter
+from everygrad.codegen.groups.group_plan import task_of
 from everygrad.compiler.fuse import fuse
 from everygrad.compiler.groups import used_outside
 from everygrad.compiler.schedule import by_loop_nest, fusable, without_strays

@@ -23,7 +23,7 @@ from everygrad.backends.cuda.fused.values import (
 )
 from everygrad.backends.cuda.source.c_types import LAYOUTS
 from everygrad.backends.cuda.source.writer import BLOCK, WrittenKernel, grid
-from everygrad.codegen.group_sums import PartialSums
+from everygrad.codegen.groups.group_sums import PartialSums
 from everygrad.compiler.groups import Load, Member, Number
 from everygrad.compiler.ir import Value
 from everygrad.compiler.schedule import online_sums, was_rounded

@@ -15,7 +15,7 @@ from everygrad.backends.cuda.source.c_types import HALVES, LAYOUTS
 from everygrad.backends.cuda.source.kernel_render import combined
 from everygrad.backends.cuda.source.render import body, cast, constant
 from everygrad.backends.cuda.source.writer import KernelWriter, is_wide
-from everygrad.codegen.group_sums import accumulator_dtype
+from everygrad.codegen.groups.group_sums import accumulator_dtype
 from everygrad.compiler.accumulate import identity
 from everygrad.compiler.groups import Load, Member, Number
 from everygrad.compiler.ir import Value

@@ -35,7 +35,7 @@ from everygrad.backends.cuda.graph.segments import (
 from everygrad.backends.cuda.kernels import copy_kernels
 from everygrad.backends.cuda.kernels.launch_kernel import machine
 from everygrad.backends.cuda.source.kernel_render import render
-from everygrad.codegen.group_sums import second_stage
+from everygrad.codegen.groups.group_sums import second_stage
 from everygrad.compiler.fuse import fuse
 from everygrad.compiler.groups import Group, used_outside
 from everygrad.compiler.ir import Graph, Value

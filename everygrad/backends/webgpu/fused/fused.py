@@ -1,6 +1,6 @@
 """Kernels of fused groups as WGSL, within the limits of a device.
 
-A group is lowered as on every GPU (`codegen.group_plan`). It becomes more kernels where one would
+A group is lowered as on every GPU (`codegen.groups`). It becomes more kernels where one would
 bind more buffers than the device allows; each then computes again what it needs.
 """
 
@@ -14,9 +14,9 @@ from typing import NamedTuple
 from everygrad.backends.webgpu.source.kernel_render import render
 from everygrad.backends.webgpu.source.render import with_library
 from everygrad.backends.webgpu.source.word_layout import byte_size
-from everygrad.codegen.group import GroupWriter, write_kernel
-from everygrad.codegen.group_plan import task_of
-from everygrad.codegen.group_sums import GroupKernel, Pairs, second_stage
+from everygrad.codegen.groups.group import GroupWriter, write_kernel
+from everygrad.codegen.groups.group_plan import task_of
+from everygrad.codegen.groups.group_sums import GroupKernel, Pairs, second_stage
 from everygrad.codegen.machine import Machine
 from everygrad.compiler.groups import Group, Load
 from everygrad.compiler.ir import Value

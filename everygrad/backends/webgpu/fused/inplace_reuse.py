@@ -2,7 +2,7 @@
 
 WebGPU refuses a kernel that binds one buffer for reading and for writing. So a kernel that computes
 a new value of a tensor binds the tensor once, for writing, and reads it from there. It may do so if
-each element is read and written by one thread only (`codegen.group_plan.may_overwrite`), and if no
+each element is read and written by one thread only (`group_plan.may_overwrite`), and if no
 command reads the old values later. Whether the caller can still see the old values is checked at
 each call: if so, the kernel works on a copy.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from everygrad.codegen.group_sums import Pairs
+from everygrad.codegen.groups.group_sums import Pairs
 from everygrad.compiler.groups import Group, Load
 from everygrad.compiler.ir import Graph, Value
 from everygrad.compiler.views import view_of

@@ -8,8 +8,8 @@ another command needs its results.
 
 from __future__ import annotations
 
-from everygrad.codegen.group import GroupWriter
-from everygrad.codegen.group_sums import Pairs
+from everygrad.codegen.groups.group import GroupWriter
+from everygrad.codegen.groups.group_sums import Pairs
 from everygrad.compiler.ir import Value
 from everygrad.compiler.thresholds import edge
 from everygrad.dtypes import DType

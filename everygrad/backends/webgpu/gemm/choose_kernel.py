@@ -28,7 +28,7 @@ from everygrad.backends.webgpu.source.render import (
     slot,
 )
 from everygrad.backends.webgpu.source.word_layout import layout
-from everygrad.codegen.group_sums import accumulator_dtype
+from everygrad.codegen.groups.group_sums import accumulator_dtype
 from everygrad.compiler import array_graph
 from everygrad.compiler.expr import Inst
 from everygrad.compiler.thresholds import edge

@@ -16,7 +16,7 @@ from everygrad.backends.webgpu.gemm.gemm import COLUMNS, HEAD, GemmOperands, Sid
 from everygrad.backends.webgpu.gemm.result_writes import Epilogue
 from everygrad.backends.webgpu.source.render import address, cast, constant, split_index
 from everygrad.backends.webgpu.source.word_layout import layout, load
-from everygrad.codegen.group_sums import accumulator_dtype
+from everygrad.codegen.groups.group_sums import accumulator_dtype
 from everygrad.compiler.expr import Inst, Program
 from everygrad.core import shapes
 from everygrad.core.shapes import Shape, size_of

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from everygrad.backends.webgpu.fused.inplace_reuse import read_by, read_by_group
-from everygrad.codegen.group_sums import Pairs
+from everygrad.codegen.groups.group_sums import Pairs
 from everygrad.compiler.groups import Group
 from everygrad.compiler.ir import Value
 from everygrad.compiler.thresholds import edge

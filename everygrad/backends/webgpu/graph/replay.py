@@ -33,10 +33,10 @@ from everygrad.backends.webgpu.graph.gathering import gathered
 from everygrad.backends.webgpu.graph.placeholders import PlaceholderBlock, PlaceholderPool, shared
 from everygrad.backends.webgpu.kernels import copy_kernels, gather_scatter
 from everygrad.backends.webgpu.source.machine import machine_of
-from everygrad.codegen.group import GroupWriter
-from everygrad.codegen.group_plan import assign_in_place
-from everygrad.codegen.group_sums import Pairs
-from everygrad.codegen.group_threads import splits_rows
+from everygrad.codegen.groups.group import GroupWriter
+from everygrad.codegen.groups.group_plan import assign_in_place
+from everygrad.codegen.groups.group_sums import Pairs
+from everygrad.codegen.groups.group_threads import splits_rows
 from everygrad.compiler.fuse import fuse
 from everygrad.compiler.groups import Group, used_outside
 from everygrad.compiler.ir import Graph, Value, index_bound

@@ -13,7 +13,7 @@ from everygrad.backends.webgpu.array import WebGPUArray
 from everygrad.backends.webgpu.kernels.copy_kernels import as_dtype, fit_bindings
 from everygrad.backends.webgpu.kernels.launch_kernel import MACHINE, launch, layout_of
 from everygrad.codegen import gather as gathers, scatter as scatters, scatter_sorted
-from everygrad.codegen.group_sums import accumulator_dtype
+from everygrad.codegen.groups.group_sums import accumulator_dtype
 from everygrad.compiler.expr import Inst, Program
 from everygrad.core.shapes import size_of
 from everygrad.dtypes import FROM_NP, DType

@@ -19,7 +19,7 @@ from everygrad.backends.webgpu.kernels import copy_kernels
 from everygrad.backends.webgpu.source.kernel_render import render
 from everygrad.backends.webgpu.source.machine import machine_of
 from everygrad.backends.webgpu.source.word_layout import byte_size
-from everygrad.codegen.kernel_texts import KernelTexts
+from everygrad.codegen.groups.kernel_texts import KernelTexts
 from everygrad.compiler import array_graph
 from everygrad.compiler.accumulate import of_nothing
 from everygrad.compiler.array_graph import ArrayView, OpGraph

@@ -10,17 +10,17 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 from everygrad.codegen import verify
-from everygrad.codegen.group import GroupWriter, write_kernel
-from everygrad.codegen.group_plan import task_of
-from everygrad.codegen.group_sizes import form_of, index_of, sizes_of
-from everygrad.codegen.group_sums import (
+from everygrad.codegen.groups.group import GroupWriter, write_kernel
+from everygrad.codegen.groups.group_plan import task_of
+from everygrad.codegen.groups.group_sizes import form_of, index_of, sizes_of
+from everygrad.codegen.groups.group_sums import (
     GroupKernel,
     PartialSums,
     index_of_sums,
     second_stage,
     stage_bounds,
 )
-from everygrad.codegen.group_threads import splits_rows
+from everygrad.codegen.groups.group_threads import splits_rows
 from everygrad.codegen.kernel import Kernel
 from everygrad.codegen.machine import Machine
 from everygrad.compiler.array_graph import OpGraph

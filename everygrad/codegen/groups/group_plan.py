@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 
-from everygrad.codegen import group_threads
-from everygrad.codegen.group import GroupWriter, write_kernel
-from everygrad.codegen.group_sums import GroupKernel, Pairs, second_stage
-from everygrad.codegen.group_threads import ThreadMapping
-from everygrad.codegen.group_values import Task, store_operand
+from everygrad.codegen.groups import group_threads
+from everygrad.codegen.groups.group import GroupWriter, write_kernel
+from everygrad.codegen.groups.group_sums import GroupKernel, Pairs, second_stage
+from everygrad.codegen.groups.group_threads import ThreadMapping
+from everygrad.codegen.groups.group_values import Task, store_operand
 from everygrad.codegen.machine import Machine
 from everygrad.compiler.groups import Group, Load, Member
 from everygrad.compiler.ir import Value

@@ -2,7 +2,7 @@
 
 Where sizes are open, they are arguments of the launch, and tasks of one form have one text. So
 nothing but what is in the form may decide what is written. In the tests every kernel that is taken
-for its form is written again and compared (`codegen.kernel_texts`).
+for its form is written again and compared (`codegen.groups.kernel_texts`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from everygrad.codegen.group_sums import stage_threads
-from everygrad.codegen.group_values import vector_operands
+from everygrad.codegen.groups.group_sums import stage_threads
+from everygrad.codegen.groups.group_values import vector_operands
 from everygrad.compiler.groups import Member, Number
 
 if TYPE_CHECKING:
-    from everygrad.codegen.group import GroupWriter
+    from everygrad.codegen.groups.group import GroupWriter
     from everygrad.codegen.machine import Machine
     from everygrad.dtypes import DType
 

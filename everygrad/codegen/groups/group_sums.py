@@ -9,8 +9,8 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from everygrad import dtypes
-from everygrad.codegen.group_threads import power_of_two
-from everygrad.codegen.group_values import number
+from everygrad.codegen.groups.group_threads import power_of_two
+from everygrad.codegen.groups.group_values import number
 from everygrad.codegen.kernel import Buffer, Builder, Kernel, logical_and
 from everygrad.codegen.machine import Machine
 from everygrad.codegen.passes import optimised

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from everygrad import dtypes
-from everygrad.codegen.group_threads import ThreadMapping
+from everygrad.codegen.groups.group_threads import ThreadMapping
 from everygrad.codegen.kernel import Buffer, Builder, register_of
 from everygrad.compiler.expr import Expr, as_expr, call
 from everygrad.compiler.groups import Load, Member, Number

@@ -14,9 +14,16 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from everygrad import dtypes
-from everygrad.codegen.group_sizes import index_of, padded, sizes_of
-from everygrad.codegen.group_sums import Accumulator, GroupKernel, Pairs, PartialSums
-from everygrad.codegen.group_values import Task, Values, address, number, operands_of, stores_of
+from everygrad.codegen.groups.group_sizes import index_of, padded, sizes_of
+from everygrad.codegen.groups.group_sums import Accumulator, GroupKernel, Pairs, PartialSums
+from everygrad.codegen.groups.group_values import (
+    Task,
+    Values,
+    address,
+    number,
+    operands_of,
+    stores_of,
+)
 from everygrad.codegen.kernel import Buffer, Builder, logical_and, where
 from everygrad.codegen.machine import Machine
 from everygrad.codegen.passes import folded, optimised
@@ -57,6 +64,7 @@ class GroupWriter:
         )  # fmt: skip
         self.has_row_barriers = of_rows and t.lanes > 1  # barriers inside the loop over rows
         self.operands, self.stores = operands_of(task), stores_of(task)
+        self.inputs = task.inputs  # the values that are read
         self.scratch: dict[DType, int] = {}  # elements of partial sums
         self.partial_sums = self.place_partial_sums()
         self.sums: dict[Any, Expr] = {}  # variables: by final, or final and element held
@@ -71,9 +79,6 @@ class GroupWriter:
 
     def kind(self, v: Value) -> str:
         return self.task.kinds.get(v, "")
-
-    def inputs(self) -> list[Value]:
-        return self.task.inputs()
 
     def stored(self) -> list[Value]:
         """The values that are stored as they are computed; finals are stored at the end."""
@@ -232,8 +237,8 @@ class GroupWriter:
 
     def fetch_ahead(self) -> None:
         """Begin to read what later passes need while rows are reduced, if registers allow."""
-        t, passes = self.mapping, range(self.passes.count)
-        first, *others = [self.passes.loads(self.passes.roots(k)) for k in passes]
+        t, passes = self.mapping, self.passes
+        first, *others = [passes.loads(passes.roots(k)) for k in range(passes.count)]
         every = {*first}.union(*others)
         later = [r for r in self.operands if r in every and r in self.values.vectors]
         if first and len(later) * t.held * t.vector <= 2 * self.machine.most_held:
