@@ -30,7 +30,7 @@ from everygrad.codegen.groups.group_values import number
 from everygrad.codegen.kernel import Buffer, Builder, logical_and, where
 from everygrad.codegen.machine import Machine
 from everygrad.compiler.accumulate import identity
-from everygrad.compiler.expr import Expr, as_expr, call
+from everygrad.compiler.expr import Expr, call
 from everygrad.compiler.thresholds import edge
 from everygrad.core.shapes import Shape, size_of
 
@@ -85,7 +85,8 @@ class _Pooling:
             sizes = tuple(self.out.shape[a] for a in self.order)
             found = split(self.b, element, sizes)
             n, c, row, column = (found[self.order.index(a)] for a in range(4))
-            return value(n, c, (as_expr(row), as_expr(column))).cast(self.out.dtype)
+            place = [self.b.let(k) if isinstance(k, int) else k for k in (row, column)]
+            return value(n, c, (place[0], place[1])).cast(self.out.dtype)
 
         store_each(self.b, self.machine, self._to, self.total, at)
         return finished(self.b, *(r.axes for r in self.read.values()), None)

