@@ -173,6 +173,19 @@ def test_rounding_and_signs_see_subnormals(name: str, arithmetic: str) -> None:
     same_bits(getattr(eg, name)(on(x)).numpy(), getattr(np, name)(x), x)
 
 
+@pytest.mark.parametrize("scale", [1.0, 2.0**-70, 2.0**-128, 2.0**-136])
+def test_complex_quotients_of_subnormals(scale: float, arithmetic: str) -> None:
+    """Of numbers of few digits, which are subnormal numbers exactly."""
+    parts = np.round(RNG.uniform(0.5, 2, (4, 500)) * 16) / 16 * np.array([[1], [-1], [1], [-1]])
+    x, y = (((p + 1j * q) * scale).astype(np.complex64) for p, q in (parts[:2], parts[2:]))
+    for above in (x, (x / scale).astype(np.complex64)):
+        want = above.astype(np.complex128) / y.astype(np.complex128)
+        got = (on(above) / on(y)).numpy()
+        fits = np.isfinite(want.astype(np.complex64))
+        assert fits.any() or scale < 2.0**-127
+        np.testing.assert_allclose(got[fits], want[fits], rtol=1e-6)
+
+
 def test_a_subnormal_number_is_true(arithmetic: str) -> None:
     np.testing.assert_array_equal(on(EDGES).astype("bool").numpy(), EDGES.astype(bool))
 

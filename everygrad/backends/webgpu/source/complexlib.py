@@ -41,7 +41,15 @@ fn over_c(z: vec2<u32>, f: f32) -> vec2<u32> { return c_of(div_f(re_c(z), f), di
 fn plus_zero_c(z: vec2<u32>) -> vec2<u32> {
   return c_of(plus_zero_f(re_c(z)), plus_zero_f(im_c(z)));
 }
+fn bound_c(z: vec2<u32>) -> u32 { return max(z.x & 0x7fffffffu, z.y & 0x7fffffffu); }
+fn lift_c(z: vec2<u32>) -> vec2<u32> { return c_of(lift_f(re_c(z)), lift_f(im_c(z))); }
 fn div_c(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+  // below 2^-63, where what is added to the denominator may be flushed: both times 2^64
+  if (bound_c(b) - 1u >= 0x1fffffffu) { return ratio_c(a, b); }
+  if (bound_c(a) < 0x20000000u) { return ratio_c(lift_c(a), lift_c(b)); }
+  return scaled_c(ratio_c(a, lift_c(b)), 18446744073709551616.0);
+}
+fn ratio_c(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
   let p = re_c(a);
   let q = im_c(a);
   let r = re_c(b);
