@@ -236,7 +236,8 @@ def _cleans_up(frame: FrameType) -> bool:
 
 
 def _runs_aside(code: CodeType) -> bool:
-    """Whether code is an import or a finalizer, neither of which is the function's own doing."""
-    if code.co_name == "_find_and_load":
+    """Whether code is an import, or looks for a module through the process's hooks, or is a
+    finalizer: none of these is the function's own doing."""
+    if code.co_name in ("_find_and_load", "_find_spec"):
         return code.co_filename == "<frozen importlib._bootstrap>"
     return code.co_name in ("<module>", "__del__")
