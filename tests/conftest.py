@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import threading
+import types
 
 import pytest
 
@@ -28,6 +30,22 @@ def pytest_collection_finish() -> None:
     """The tests themselves are a million objects: no collection is to walk them again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no earlier test had left a thread, beside which jit would write nothing in place."""
+    left = {t for t in threading.enumerate() if t is not threading.current_thread()}
+
+    def alive() -> list[threading.Thread]:
+        return [t for t in threading.enumerate() if t not in left]
+
+    seen = types.SimpleNamespace(
+        enumerate=alive,
+        active_count=lambda: len(alive()),
+        current_thread=threading.current_thread,
+    )
+    monkeypatch.setattr("everygrad._jit.entry.threading", seen)
 
 
 @pytest.fixture(autouse=True, scope="module")

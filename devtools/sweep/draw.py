@@ -27,7 +27,7 @@ NARROW = ("webgpu",)  # devices without float64 and complex128
 def numbers_of(kind: str) -> list[thresholds.Edge]:
     """Every number that a device's generators declare, whatever was imported before."""
     package = Path(thresholds.__file__).parents[1]
-    for folder in ("compile", "backends", f"backends/{kind}"):
+    for folder in ("compiler", "codegen", "backends", f"backends/{kind}"):
         for path in sorted((package / folder).glob("*.py" if folder == "backends" else "**/*.py")):
             if "edge(__name__" in path.read_text():
                 module = path.relative_to(package.parent).with_suffix("")

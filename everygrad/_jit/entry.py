@@ -448,7 +448,8 @@ def _hooks(t: Tensor) -> tuple[int, ...]:
 def _others_may_look() -> bool:
     """Whether other threads run Python, who could take a value while it is being overwritten. Our
     own do not: what communicates or loads for us, the other ranks of a simulated mesh, which share
-    no tensors, as processes do not, and who waits for these (`run_local`)."""
+    no tensors, as processes do not, and who waits for these (`run_local`). Nor does what keeps
+    wgpu's devices and progress bars going."""
     if threading.active_count() == 1:
         return False
     here = threading.current_thread()
@@ -457,7 +458,7 @@ def _others_may_look() -> bool:
         t is not here
         and t is not waiting
         and not t.name.startswith("everygrad")
-        and not type(t).__module__.startswith("wgpu.")
+        and not type(t).__module__.startswith(("wgpu.", "tqdm."))
         for t in threading.enumerate()
     )
 

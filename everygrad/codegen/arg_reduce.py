@@ -41,7 +41,7 @@ def plan(x: Layout, axis: int, largest: bool, machine: Machine) -> Plan:
     terms = x.shape[axis]
     stay = [a for a in range(len(x.shape)) if a != axis]
     kept, (steps,) = collapse(tuple(x.shape[a] for a in stay), [tuple(x.strides[a] for a in stay)])
-    axes = Axes("x", (*kept, terms), (*steps, x.strides[axis]))
+    axes = Axes("source", (*kept, terms), (*steps, x.strides[axis]))
     rows = size_of(kept)
     if _has_threads_for_rows(axes, rows, machine):
         return Plan((_lowered(x.dtype, axes, largest, machine, 1, 0, False),), 0)
@@ -75,7 +75,7 @@ def _lowered(
     groups = -(-results * lanes // machine.threads)
     index = machine.index_for(axes.reach, results * lanes, rows * max(1, pieces) * 2)
     b = Builder("argmax" if largest else "argmin", index, groups, machine.threads)
-    source = b.buffer("x", dtype, axes.reach)
+    source = b.buffer("source", dtype, axes.reach)
     given = b.buffer("given", dtypes.int64, rows * pieces) if again else None
     out = b.buffer("out", dtypes.int64, results, written=True)
     own = b.let(b.group * b.threads + b.thread) if lanes == 1 else b.group

@@ -16,6 +16,8 @@ from everygrad.core.ownership import RELIABLE
 from everygrad.distributed.carriers.local import LocalCarrier
 from everygrad.ops.random.generators import Generator, scoped_generator
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 WIDTHS = {"numpy's memory": 24, "the pool's": 300}
 LEVELS = [0, 1, 2, 3]
 

@@ -17,6 +17,8 @@ from everygrad.backends.cpu.runtime.pool import SMALLEST, _pool, count_memory, e
 from everygrad.distributed import Shard
 from everygrad.ops.random.generators import Generator, scoped_generator
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 WIDE, LAYERS, ROWS = 512, 8, 4
 LAYER = WIDE * WIDE * 8  # bytes
 WHOLE = LAYERS * LAYER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -68,7 +69,8 @@ def test_counts_are_read_in_one_module_only() -> None:
     found = [
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "everygrad").rglob("*.py"))
-        if "getrefcount" in path.read_text(encoding="utf-8")
+        # but for its name, by which jit refuses the function
+        if re.search(r'getrefcount(?!")', path.read_text(encoding="utf-8"))
     ]
     assert found == ["everygrad/core/ownership.py"]
 

@@ -73,6 +73,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda fn: fn.__name__)
 def test_a_change_of_what_was_read_is_seen(case: Callable[[], Case]) -> None:
+    methods = {*vars(eg.Tensor)}
     fn, change = case()
     plain = getattr(fn, "jitted", fn)
     plain = plain.uncompiled if isinstance(plain, Jitted) else plain
@@ -94,6 +95,8 @@ def test_a_change_of_what_was_read_is_seen(case: Callable[[], Case]) -> None:
         assert results[1] != results[2]
     finally:
         change(2.0)
+        for added in {*vars(eg.Tensor)} - methods:
+            delattr(eg.Tensor, added)
 
 
 def test_enough_cases() -> None:

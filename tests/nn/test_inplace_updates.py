@@ -9,6 +9,8 @@ import pytest
 import everygrad as eg
 from everygrad import optim
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 SHAPE = (300, 300)  # large enough for the pool: below, results are small and made anew
 
 

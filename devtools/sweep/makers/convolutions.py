@@ -184,6 +184,7 @@ SECTION = OpSection(
         "matmul",
         "matmul_conv",
         "operand_reads",
+        "pointwise",
         "registry",
         "vector_emitter",
     ),

@@ -134,7 +134,7 @@ def searchsorted(d: Draw) -> Problem:
 
 SECTION = OpSection(
     "ordering",
-    ("library_calls", "ordering", "search", "single_op", "sort", "threaded_numpy"),
+    ("arg_reduce", "library_calls", "ordering", "search", "single_op", "sort", "threaded_numpy"),
     {
         "sort": (2, sort),
         "argsort": (2, argsort),

@@ -177,6 +177,7 @@ SECTION = OpSection(
         "operand_reads",
         "padding",
         "registry",
+        "row_dots",
     ),
     {
         "matmul": (3, matmul),

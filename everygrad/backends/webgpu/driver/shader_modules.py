@@ -28,7 +28,7 @@ def shader_module(device: Any, name: str, source: str) -> Any:
     ffi: Any = getattr(wgpu_native, "ffi", None)
     safe: Any = getattr(getattr(wgpu_native, "_api", None), "libf", None)  # raises errors at once
     create = getattr(safe, "wgpuDeviceCreateShaderModuleTrusted", None)
-    if not ffi or create is None:  # a wgpu that hides its functions: checked, and slower
+    if not lib or not ffi or create is None:  # a wgpu that hides them: checked, and slower
         return device.create_shader_module(code=source, label=name)
     text, label = source.encode(), name.encode()
     held = ffi.new("char[]", text), ffi.new("char[]", label)  # until the call returns
