@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -340,3 +341,25 @@ def test_a_module_made_when_it_is_first_needed_is_kept() -> None:
     close(g(x), eg.nn.LayerNorm(3)(x) * 2.0, 1e-6)
     made["norm"] = eg.nn.LayerNorm(3, eps=1.0)
     close(g(x), eg.nn.LayerNorm(3, eps=1.0)(x), 1e-6)
+
+
+def test_what_hooks_of_imports_read_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process's, such as pytest's, which looks at all that it has collected."""
+    many = {n: [n] for n in range(30_000)}
+
+    class Finder:
+        asked = 0
+
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+            self.asked += name == "everygrad_absent"
+            sorted(many)
+            assert many[0]
+
+    finder = Finder()
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    f = eg.jit(lambda x: x * (2 if importlib.util.find_spec("everygrad_absent") else 3))
+    assert f(eg.ones(2)).tolist() == [3, 3]
+    many[0] = [1, 2]
+    assert f(eg.ones(2)).tolist() == [3, 3]
+    assert finder.asked == 1
+    assert f.count == 1

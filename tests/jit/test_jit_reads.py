@@ -7,7 +7,6 @@ function must give what the plain one gives before the change, after it, and aft
 from __future__ import annotations
 
 import gc
-import importlib.util
 import logging
 import math
 import os
@@ -165,28 +164,6 @@ def test_what_was_not_read_may_change() -> None:
         o.unread = i  # type: ignore[attr-defined]
         history.append(i)
         d["k"] = float("2.0")  # equal, another object
-    assert f.count == 1
-
-
-def test_what_hooks_of_imports_read_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process's, such as pytest's, which looks at all that it has collected."""
-    many = {n: [n] for n in range(30_000)}
-
-    class Finder:
-        asked = 0
-
-        def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-            self.asked += 1
-            sorted(many)
-            assert many[0]
-
-    finder = Finder()
-    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
-    f = eg.jit(lambda x: x * (2 if importlib.util.find_spec("everygrad_absent") else 3))
-    assert f(eg.ones(2)).tolist() == [3, 3]
-    many[0] = [1, 2]
-    assert f(eg.ones(2)).tolist() == [3, 3]
-    assert finder.asked == 1
     assert f.count == 1
 
 
