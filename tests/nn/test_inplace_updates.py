@@ -8,6 +8,7 @@ import pytest
 
 import everygrad as eg
 from everygrad import optim
+from everygrad.backends.cpu.runtime.pool import Pool
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -95,3 +96,16 @@ def test_adamw_rewrites_its_state_too() -> None:
         state = opt.state[p]
         places.append([address(t) for t in (p, state["exp_avg"], state["exp_avg_sq"])])
     assert places[1] == places[2]
+
+
+def test_a_block_whose_making_was_interrupted_is_known_again() -> None:
+    pool = Pool()
+    size = 4 * SHAPE[0] * SHAPE[1]
+    first = pool.empty(SHAPE, np.dtype(np.float32))
+    block = first.base
+    pool.held.discard(id(block))  # as if a signal had come before it was noted
+    del first, block
+    again = pool.empty(SHAPE, np.dtype(np.float32))
+    assert again.nbytes == size
+    assert pool.holds(again.base)
+    assert pool.retained == sum(n * len(blocks) for n, blocks in pool.blocks.items())

@@ -118,6 +118,7 @@ class Pool:
             blocks = self.blocks.setdefault(size, [])
             for block in blocks:
                 if refcount(block) == _IDLE:
+                    self.held.add(id(block))  # again: who made it may have been interrupted
                     made = _array(block, shape, dtype)
                     self.note(block)
                     return made
